@@ -1,0 +1,33 @@
+"""aiopgq makes PostgreSQL the job queue of asyncio Python."""
+
+from aiopgq._words.backoff import Backoff, Failure
+from aiopgq._words.current import CurrentJob, current_job
+from aiopgq._words.job import JobInfo
+from aiopgq._words.options import Priority
+from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
+from aiopgq.app import App
+from aiopgq.handle import JobHandle
+from aiopgq.inspector import Inspector
+from aiopgq.router import Call, Router, Task, ThreadTask
+from aiopgq.worker import Worker
+
+__all__ = [
+    "App",
+    "Backoff",
+    "Call",
+    "Cancel",
+    "CurrentJob",
+    "Fail",
+    "Failure",
+    "Inspector",
+    "JobHandle",
+    "JobInfo",
+    "Priority",
+    "Retry",
+    "Router",
+    "Snooze",
+    "Task",
+    "ThreadTask",
+    "Worker",
+    "current_job",
+]

@@ -1,0 +1,13 @@
+"""The verbs: the life of a job, in order.
+
+1. `enqueue`  a call becomes a row
+2. `wake`     a row becomes a nudge
+3. `claim`    free slots take rows
+4. `run`      a row becomes a call, a call becomes an outcome
+5. `settle`   an outcome becomes a row
+
+Beside the path: `listen` keeps the ear open, `pulse` says that the worker lives, `report` tells how long runs
+get on, `results` waits for outcomes, `upkeep` looks after the tables.
+
+The steps do not import each other. They meet as values and as functions that `worker.py` passes in.
+"""

@@ -1,0 +1,172 @@
+"""Claim, step 3: free slots take rows.
+
+Takes the free slots of a process, gives claimed jobs. One claimer a process and a batch a claim: many claimers
+on one line get in each other's way. Each lane (queue and priority) is read from a lower bound, because dead index
+entries pile up at its head while a long transaction elsewhere holds back vacuum; the bound is only a hint, and
+regular sweeps from the start find what it would hide.
+
+If the process dies here, a claim that was committed belongs to its incarnation until it is rescued.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID, uuid4
+
+from aiopgq._store.jobs import EARLIEST, Jobs
+from aiopgq._store.trouble import NotSent
+from aiopgq._words.clock import monotonic
+from aiopgq._words.job import ClaimedJob, Lane
+from aiopgq._words.slots import Group
+from aiopgq.errors import StoreUnavailable
+
+__all__ = ["Claimer"]
+
+log = logging.getLogger("aiopgq.claim")
+
+# Places are drawn before the commit: the last few may still appear below the highest one seen.
+_SLACK: Final = 256
+_SWEEP_INTERVAL: Final = 0.25
+_SWEEP_SHARE: Final = 20
+# A sweep this quick is worth a try whenever a claim comes back empty.
+_QUICK_SWEEP: Final = 0.005
+_FORGET_LANE: Final = 60.0
+_DUE_INTERVAL: Final = 1.0
+_PROMOTE_BATCH: Final = 1000
+# A claim whose answer was lost may be committed even later than the next look at it.
+_REREAD_INTERVAL: Final = 1.0
+_REREAD_FOR: Final = 60.0
+
+
+class _LaneState:
+    __slots__ = ("bound", "seen_at")
+
+    def __init__(self, bound: int, seen_at: float) -> None:
+        self.bound = bound
+        self.seen_at = seen_at
+
+
+class Claimer:
+    """Claims for one incarnation.
+
+    Args:
+        jobs: The store, on a line that settles nothing: claims and settlements overlap.
+        worker: The incarnation.
+        tasks: Names the worker knows, aliases included.
+        fleet: Gives the number of live workers, which share the sweeping.
+    """
+
+    def __init__(self, jobs: Jobs, worker: UUID, tasks: Sequence[str], fleet: Callable[[], int]) -> None:
+        self._jobs = jobs
+        self.worker = worker
+        self._tasks = list(tasks)
+        self._fleet = fleet
+        self._lanes: dict[Lane, _LaneState] = {}
+        self._swept_at = 0.0
+        self._sweep_took = 0.0
+        self._due_from = EARLIEST
+        self._due_at: float | None = None
+        self._asked_due_at = -_DUE_INTERVAL
+        self._due_swept_at = 0.0
+        self._unanswered: dict[UUID, float] = {}
+        self._reread_at = 0.0
+
+    async def claim(self, group: Group, *, sweep: bool = False) -> list[ClaimedJob]:
+        """Claim what is ready for a group of queues, highest priority first.
+
+        Raises:
+            StoreUnavailable: No answer; what was taken, if anything, is found by a later call.
+        """
+        if self._unanswered and (taken := await self._reread()):
+            return taken
+        if not sweep and not self._time_to_sweep():
+            lanes = {lane: state.bound for lane, state in self._lanes.items() if lane.queue in group.queues}
+            if lanes and (taken := await self._take(group, lanes)):
+                return taken
+            if self._sweep_took > _QUICK_SWEEP:
+                return []
+
+        began = monotonic()
+        taken = await self._take(group, None)
+        self._swept_at = monotonic()
+        self._sweep_took = self._swept_at - began
+        self._forget_lanes()
+
+        return taken
+
+    def seconds_until_due(self) -> float | None:
+        """Return the seconds until the next waiting job is due, as last heard; None if none waits."""
+        return None if self._due_at is None else max(0.0, self._due_at - monotonic())
+
+    def time_to_promote(self) -> bool:
+        """Tell whether jobs may have come due, or a delayed job may have come unseen while nobody slept."""
+        now = monotonic()
+        return now - self._asked_due_at > _DUE_INTERVAL or (self._due_at is not None and self._due_at <= now)
+
+    async def promote(self) -> bool:
+        """Give due jobs their place in line, and learn when the next is due; True if there were any."""
+        now = monotonic()
+        if now - self._due_swept_at > _SWEEP_INTERVAL * _SWEEP_SHARE:
+            # The due list's bound is a hint as well: rows of long transactions appear below it.
+            self._due_from, self._due_swept_at = EARLIEST, now
+        self._asked_due_at = now
+        promotion = await self._jobs.promote(self._due_from, _PROMOTE_BATCH)
+        self._due_from = promotion.reached or self._due_from
+        self._due_at = None if promotion.next_in is None else monotonic() + promotion.next_in
+
+        return promotion.promoted > 0
+
+    async def _take(self, group: Group, lanes: dict[Lane, int] | None) -> list[ClaimedJob]:
+        claim_id = uuid4()
+        try:
+            taken = await self._jobs.claim(
+                self.worker, claim_id, group.limit, self._tasks, group.queues, lanes
+            )
+        except NotSent:
+            raise
+        except StoreUnavailable:
+            self._unanswered[claim_id] = monotonic()
+            raise
+        self._move_bounds(taken, swept=lanes is None)
+        # RETURNING has no order of its own.
+        taken.sort(key=lambda job: (-job.priority, job.place))
+
+        return taken
+
+    async def _reread(self) -> list[ClaimedJob]:
+        """Look whether claims whose answer was lost took jobs after all."""
+        now = monotonic()
+        if now - self._reread_at < _REREAD_INTERVAL:
+            return []
+        self._reread_at = now
+        for claim_id, asked_at in list(self._unanswered.items()):
+            taken = await self._jobs.reclaim(self.worker, claim_id)
+            if taken or now - asked_at > _REREAD_FOR:
+                del self._unanswered[claim_id]
+            if taken:
+                log.info("a claim that got no answer had taken %d jobs; they run now", len(taken))
+                return taken
+
+        return []
+
+    def _move_bounds(self, taken: Sequence[ClaimedJob], *, swept: bool) -> None:
+        now = monotonic()
+        highest: dict[Lane, int] = {}
+        for job in taken:
+            lane = Lane(job.queue, job.priority)
+            if job.place > highest.get(lane, -1):
+                highest[lane] = job.place
+        for lane, place in highest.items():
+            state = self._lanes.setdefault(lane, _LaneState(0, now))
+            state.seen_at = now
+            # A sweep that finds rows rewinds: below the bound there may be more of them.
+            state.bound = place - _SLACK if swept else max(state.bound, place - _SLACK)
+
+    def _time_to_sweep(self) -> bool:
+        interval = max(_SWEEP_INTERVAL, _SWEEP_SHARE * self._sweep_took) * max(1, self._fleet())
+        return not self._lanes or monotonic() - self._swept_at > interval
+
+    def _forget_lanes(self) -> None:
+        before = monotonic() - _FORGET_LANE
+        for lane in [lane for lane, state in self._lanes.items() if state.seen_at < before]:
+            del self._lanes[lane]

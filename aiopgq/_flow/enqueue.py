@@ -1,0 +1,155 @@
+"""Enqueue, step 1: a call becomes a row.
+
+Takes new jobs from many callers, gives each his answer when *his* row is committed. Self-clocking: with nothing
+in flight a batch leaves at once, and what arrives while it is under way goes together next; so one caller waits
+for nobody, and fifty share a commit.
+
+If the process dies here, rows that were answered are committed; of the others each is there or is not.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from aiopgq._store.jobs import Jobs
+from aiopgq._store.trouble import Conflict, NotSent
+from aiopgq._words.clock import monotonic
+from aiopgq._words.job import NewJob
+from aiopgq.errors import EnqueueUnknown, RowRefused, StoreError, StoreUnavailable
+
+__all__ = ["DEADLINE", "Batcher", "insert"]
+
+DEADLINE: Final = 10.0
+_LARGEST_BATCH: Final = 1000
+_PAUSE: Final = 0.2
+
+
+class _Call(NamedTuple):
+    job: NewJob
+    answer: asyncio.Future[None]
+    deadline: float
+
+
+class Batcher:
+    """Gathers the enqueue calls of one App.
+
+    Args:
+        jobs: The store, on a line of its own.
+        keep: Whether finished jobs are kept; without them a lost commit cannot be told from a finished job.
+    """
+
+    def __init__(self, jobs: Jobs, *, keep: bool) -> None:
+        self._jobs = jobs
+        self._keep = keep
+        self._waiting: list[_Call] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def add(self, job: NewJob) -> None:
+        """Insert one job; return when it is committed. Cancelling the caller does not undo the row.
+
+        Raises:
+            RowRefused: PostgreSQL cannot store it; other jobs of its batch are not affected.
+            StoreUnavailable: Not committed as far as we know, after ten seconds; safe to repeat with its id.
+            EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(_Call(job, answer, monotonic() + DEADLINE))
+        if self._flushing is None:
+            self._flushing = loop.create_task(self._flush())
+        await answer
+
+    async def finish(self) -> None:
+        """Wait until everything that was added has its answer."""
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
+                await self._write(batch, once=False)
+        finally:
+            self._flushing = None
+
+    async def _write(self, batch: Sequence[_Call], *, once: bool) -> None:
+        """Write a batch until each call has its answer; `once` when an earlier try may have been committed."""
+        while batch := self._unexpired(batch):
+            try:
+                await self._jobs.enqueue([call.job for call in batch], once=once)
+            except Conflict:
+                continue
+            except RowRefused as error:
+                await self._find_culprit(batch, error, once=once)
+                return
+            except StoreUnavailable as error:
+                if not isinstance(error, NotSent):
+                    if not self._keep:
+                        _answer(batch, lambda call: EnqueueUnknown(call.job.id))
+                        return
+                    once = True
+                await asyncio.sleep(_PAUSE)
+            except StoreError as error:
+                _answer(batch, lambda _, error=error: error)  # type: ignore[misc]  # mypy has no type for the default
+                return
+            else:
+                _answer(batch, lambda _: None)
+                return
+
+    async def _find_culprit(self, batch: Sequence[_Call], error: RowRefused, *, once: bool) -> None:
+        if len(batch) == 1:
+            _answer(batch, lambda _: error)
+            return
+        middle = len(batch) // 2
+        await self._write(batch[:middle], once=once)
+        await self._write(batch[middle:], once=once)
+
+    def _unexpired(self, batch: Sequence[_Call]) -> Sequence[_Call]:
+        """Answer the calls that have waited too long, here and in the next batch; return the rest."""
+        now = monotonic()
+        for expired in [call for call in (*batch, *self._waiting) if call.deadline < now]:
+            _answer([expired], lambda call: StoreUnavailable("enqueue a job", call.job.id))
+        self._waiting = [call for call in self._waiting if call.deadline >= now]
+
+        return [call for call in batch if call.deadline >= now]
+
+
+def _answer(batch: Sequence[_Call], verdict: Callable[[_Call], Exception | None]) -> None:
+    for call in batch:
+        # A caller that was cancelled has left; his row stays.
+        if call.answer.done():
+            continue
+        error = verdict(call)
+        if error is None:
+            call.answer.set_result(None)
+        else:
+            call.answer.set_exception(error)
+
+
+async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool) -> set[UUID]:
+    """Insert a batch in one transaction, all or none; return the ids that were new.
+
+    Raises:
+        RowRefused: PostgreSQL cannot store one of them; none was inserted.
+        StoreUnavailable: Not committed as far as we know, after ten seconds; safe to repeat with the same ids.
+        EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
+    """
+    deadline = monotonic() + DEADLINE
+    maybe_committed = False
+    while True:
+        try:
+            inserted = await jobs.enqueue(batch, once=once or maybe_committed)
+        except Conflict:
+            continue
+        except StoreUnavailable as error:
+            if not isinstance(error, NotSent):
+                if not keep:
+                    raise EnqueueUnknown(batch[0].id) from error
+                maybe_committed = True
+            if monotonic() > deadline:
+                raise StoreUnavailable(f"enqueue {len(batch)} jobs", batch[0].id) from error
+            await asyncio.sleep(_PAUSE)
+        else:
+            # What an unanswered try of ours had inserted is new all the same.
+            return {job.id for job in batch} if maybe_committed and not once else inserted

@@ -1,0 +1,107 @@
+"""Results, beside the path: waits for the outcomes of jobs, in any process.
+
+Workers announce finished jobs only while somebody waits; who waits looks at the table as well, so a lost
+notification costs a second at most. One listening connection serves all waiters and is closed when idle.
+
+If the process dies here, nothing is lost: waiting changes nothing.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+from uuid import UUID
+
+from aiopgq._store.jobs import Jobs, Outstanding
+from aiopgq._words.clock import monotonic
+from aiopgq._words.job import FINAL
+
+__all__ = ["Results"]
+
+_FIRST_LOOK: Final = 0.1
+_LOOK_FACTOR: Final = 1.6
+_LONGEST_LOOK: Final = 1.0
+_IDLE: Final = 60.0
+_FLAG: Final = 10.0
+
+Listening = Callable[[Callable[[str, str], None], Callable[[bool], None], asyncio.Event], Awaitable[None]]
+
+
+class Results:
+    """The waiters of one App.
+
+    Args:
+        jobs: The store.
+        listening: Listens to announcements of finished jobs, until its event is set.
+    """
+
+    def __init__(self, jobs: Jobs, listening: Listening) -> None:
+        self._jobs = jobs
+        self._listening = listening
+        self._waiters: dict[UUID, set[asyncio.Event]] = {}
+        self._stop = asyncio.Event()
+        self._ear: asyncio.Task[None] | None = None
+        self._flag_until = 0.0
+        self._used_at = 0.0
+
+    async def wait(self, job_id: UUID, timeout: float | None) -> Outstanding | None:  # noqa: ASYNC109  # a value is returned
+        """Return where a job stands when it is final, or at the latest after `timeout` seconds."""
+        until = None if timeout is None else monotonic() + timeout
+        announced = asyncio.Event()
+        self._waiters.setdefault(job_id, set()).add(announced)
+        pause = _FIRST_LOOK
+        try:
+            while True:
+                await self._ask_to_be_told()
+                announced.clear()
+                found = await self._jobs.status(job_id)
+                left = None if until is None else until - monotonic()
+                if found is None or found.status in FINAL or (left is not None and left <= 0):
+                    return found
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause if left is None else min(pause, left)):
+                        await announced.wait()
+                pause = min(pause * _LOOK_FACTOR, _LONGEST_LOOK)
+        finally:
+            self._used_at = monotonic()
+            waiters = self._waiters[job_id]
+            waiters.discard(announced)
+            if not waiters:
+                del self._waiters[job_id]
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._stop.set()
+        if self._ear is not None:
+            await asyncio.wait([self._ear])
+
+    async def _ask_to_be_told(self) -> None:
+        now = monotonic()
+        self._used_at = now
+        if self._ear is None or self._ear.done():
+            self._stop = asyncio.Event()
+            self._ear = asyncio.get_running_loop().create_task(self._listen())
+        if self._flag_until - now < _FLAG / 2:
+            await self._jobs.await_results(_FLAG)
+            self._flag_until = now + _FLAG
+
+    async def _listen(self) -> None:
+        stop = self._stop
+        listening = asyncio.ensure_future(self._listening(self._heard, lambda _: self._look_again(), stop))
+        while not stop.is_set() and (self._waiters or monotonic() - self._used_at < _IDLE):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE):
+                    await stop.wait()
+        stop.set()
+        await listening
+
+    def _heard(self, _topic: str, payload: str) -> None:
+        for job_id in payload.split(","):
+            for announced in self._waiters.get(UUID(job_id), ()):
+                announced.set()
+
+    def _look_again(self) -> None:
+        """What was announced while nobody listened is in the table."""
+        for waiters in self._waiters.values():
+            for announced in waiters:
+                announced.set()

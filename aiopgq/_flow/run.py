@@ -1,0 +1,169 @@
+"""Run, step 4: a row becomes a call, a call becomes an outcome.
+
+Takes claimed jobs, gives settlements. One asyncio task a job, with a context of its own; `def` tasks in threads.
+Time-out, cancel request and shutdown are three outcomes, whatever the handler makes of being cancelled, and
+nothing a handler raises or returns takes the worker down.
+
+If the process dies here, the run is over and nobody settles it: its job is rescued and the attempt is spent.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from aiopgq._words.clock import monotonic
+from aiopgq._words.conclusion import conclude
+from aiopgq._words.current import CurrentJob, StopReason, entered
+from aiopgq._words.job import ClaimedJob, Settlement
+from aiopgq._words.task import TaskDefinition
+
+__all__ = ["Runner"]
+
+log = logging.getLogger("aiopgq.run")
+
+
+class Runner:
+    """Runs the jobs of one incarnation.
+
+    Args:
+        tasks: The tasks known, by name and alias.
+        worker: The worker's name, for the errors it records.
+        threads: How many `def` tasks run at once.
+        finished: Called with each settlement, in the loop, when its run has ended.
+        job_log: Write a line for each completed job.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TaskDefinition],
+        worker: str,
+        threads: int,
+        finished: Callable[[Settlement], None],
+        *,
+        max_result_bytes: int,
+        job_log: bool,
+    ) -> None:
+        self._tasks = tasks
+        self._worker = worker
+        self._finished = finished
+        self._max_result_bytes = max_result_bytes
+        self._job_log = job_log
+        self._threads = anyio.CapacityLimiter(threads)
+        self._loop = asyncio.get_running_loop()
+        self.running: dict[UUID, CurrentJob] = {}
+        self._all_done = asyncio.Event()
+        self._all_done.set()
+
+    def start(self, job: ClaimedJob) -> None:
+        """Start a job; its settlement is given to `finished`."""
+        definition = self._tasks[job.task]
+        run = CurrentJob(job, monotonic())
+        self.running[job.id] = run
+        self._all_done.clear()
+        run.handle = self._loop.create_task(self._run(run, definition))
+        timeout = definition.timeout if job.timeout is None else job.timeout.total_seconds()
+        if timeout:
+            run.timer = self._loop.call_later(timeout, self.stop, run, "timeout")
+
+    def stop(self, run: CurrentJob, reason: StopReason) -> None:
+        """Ask a run to end: an async handler is cancelled, a thread sees `should_stop`."""
+        if run.stop_reason is None:
+            run.stop_reason = reason
+        if run.handle is not None and not self._tasks[run.task].threaded:
+            run.handle.cancel()
+
+    def stop_all(self, reason: StopReason) -> None:
+        """Ask all runs to end."""
+        for run in list(self.running.values()):
+            self.stop(run, reason)
+
+    async def done(self, within: float) -> bool:
+        """Wait until no job runs, so many seconds at most; tell whether that came true."""
+        try:
+            async with asyncio.timeout(within):
+                await self._all_done.wait()
+        except TimeoutError:
+            return False
+
+        return True
+
+    async def _run(self, run: CurrentJob, definition: TaskDefinition) -> None:
+        entered(run)
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            args, kwargs = definition.codec.decode(run.job.args)
+            if definition.threaded:
+                call = partial(definition.function, *args, **kwargs)
+                value = await anyio.to_thread.run_sync(call, limiter=self._threads)
+            else:
+                value = await definition.function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001  # SystemExit of a handler must not end the worker
+            failure = error
+        self._finish(run, definition, value, failure)
+
+    def _finish(
+        self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None
+    ) -> None:
+        if run.timer is not None:
+            run.timer.cancel()
+        del self.running[run.id]
+        settlement = conclude(
+            definition, run.job, value, failure, run.stop_reason, self._worker, self._max_result_bytes
+        )
+        self._tell(run, settlement, failure)
+        self._finished(settlement)
+        if not self.running:
+            self._all_done.set()
+
+    def _tell(self, run: CurrentJob, settlement: Settlement, failure: BaseException | None) -> None:
+        job = run.job
+        seconds = monotonic() - run.began
+        facts = {
+            "job_id": job.id,
+            "task": job.task,
+            "queue": job.queue,
+            "attempt": job.attempts,
+            "seconds": seconds,
+        }
+        match settlement.kind:
+            case "completed":
+                if run.stop_reason == "timeout":
+                    log.warning(
+                        "%s %s completed after its timeout, in %.3f s", job.task, job.id, seconds, extra=facts
+                    )
+                elif self._job_log and log.isEnabledFor(logging.INFO):
+                    log.info("completed %s %s in %.3f s", job.task, job.id, seconds, extra=facts)
+            case "cancelled":
+                log.info("cancelled %s %s after %.3f s", job.task, job.id, seconds, extra=facts)
+            case "failed":
+                log.error(
+                    "dead letter: %s %s failed for good in attempt %d: %s",
+                    job.task,
+                    job.id,
+                    job.attempts,
+                    settlement.reason,
+                    exc_info=failure,
+                    extra=facts,
+                )
+            case "pending" if settlement.refund:
+                log.info("put back %s %s, due in %.3g s", job.task, job.id, settlement.delay, extra=facts)
+            case _:
+                log.warning(
+                    "retry: %s %s failed in attempt %d of %d, due again in %.3g s: %s",
+                    job.task,
+                    job.id,
+                    job.attempts,
+                    job.max_attempts,
+                    settlement.delay,
+                    settlement.reason,
+                    extra=facts,
+                )

@@ -1,0 +1,151 @@
+"""Settle, step 5: an outcome becomes a row.
+
+Takes outcomes one by one, gives them to PostgreSQL in batches, a statement for each kind. Self-clocking: with
+nothing under way an outcome is written at once, and what arrives meanwhile goes together next. While the database
+is away outcomes are kept and tried again; the claimer stops when too many wait.
+
+If the process dies here, outcomes not yet written are lost and their jobs, still claimed, are rescued and run
+again: at least once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from aiopgq._store.patience import Patience
+from aiopgq._store.jobs import Jobs
+from aiopgq._store.trouble import Conflict, NoPartition, NotSent
+from aiopgq._words.clock import monotonic
+from aiopgq._words.job import Settlement
+from aiopgq.errors import RowRefused, StoreError
+
+__all__ = ["Settler"]
+
+log = logging.getLogger("aiopgq.settle")
+
+_LARGEST_BATCH: Final = 1000
+_PARTITION_DAYS: Final = 14
+_PARTITION_PAUSE: Final = 0.05
+
+
+class Settler:
+    """Writes the outcomes of one incarnation.
+
+    Args:
+        jobs: The store, on a line of its own.
+        keep: Whether completed and cancelled jobs go to the archive.
+        refused: Turns an outcome PostgreSQL cannot store into one that it can.
+    """
+
+    def __init__(
+        self, jobs: Jobs, *, keep: bool, refused: Callable[[Settlement, RowRefused], Settlement]
+    ) -> None:
+        self._jobs = jobs
+        self._keep = keep
+        self._refused = refused
+        self._waiting: list[Settlement] = []
+        self._under_way = 0
+        self._stuck_since: float | None = None
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._patience = Patience(log, "settle")
+
+    @property
+    def unsettled(self) -> int:
+        """How many outcomes are not yet written."""
+        return len(self._waiting) + self._under_way
+
+    @property
+    def stuck_for(self) -> float:
+        """Seconds since outcomes could last be written; 0 while all is well."""
+        return 0.0 if self._stuck_since is None else monotonic() - self._stuck_since
+
+    def add(self, settlement: Settlement) -> None:
+        """Take an outcome; it is kept until written."""
+        self._waiting.append(settlement)
+        self._arrived.set()
+        self._idle.clear()
+
+    async def run(self) -> None:
+        """Write outcomes until cancelled."""
+        while True:
+            await self._arrived.wait()
+            # The jobs that end in this turn of the loop go together.
+            await asyncio.sleep(0)
+            batch, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
+            if not self._waiting:
+                self._arrived.clear()
+            self._under_way = len(batch)
+            by_kind: dict[str, list[Settlement]] = {}
+            for one in batch:
+                by_kind.setdefault(one.kind, []).append(one)
+            for kind, some in by_kind.items():
+                await self._write(kind, some)
+                self._under_way -= len(some)
+            if not self.unsettled:
+                self._idle.set()
+
+    async def settled(self, within: float) -> bool:
+        """Wait until nothing is unsettled, so many seconds at most; tell whether that came true."""
+        try:
+            async with asyncio.timeout(within):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+
+        return True
+
+    async def _write(self, kind: str, batch: Sequence[Settlement]) -> None:
+        maybe_written = False
+        while True:
+            try:
+                ours = await self._jobs.settle(kind, batch, keep=self._keep)
+            except Conflict:
+                continue
+            except NoPartition:
+                await self._make_partition()
+            except RowRefused as error:
+                await self._find_culprit(kind, batch, error)
+                return
+            except StoreError as error:
+                maybe_written = maybe_written or not isinstance(error, NotSent)
+                self._stuck_since = self._stuck_since or monotonic()
+                await asyncio.sleep(self._patience.failed(error))
+            else:
+                self._patience.worked()
+                self._stuck_since = None
+                if not maybe_written:
+                    _tell_lost(batch, ours)
+                return
+
+    async def _find_culprit(self, kind: str, batch: Sequence[Settlement], error: RowRefused) -> None:
+        if len(batch) == 1:
+            log.error("the outcome of job %s cannot be stored: %s", batch[0].job.id, error)
+            storable = self._refused(batch[0], error)
+            await self._write(storable.kind, [storable])
+            return
+        middle = len(batch) // 2
+        await self._write(kind, batch[:middle])
+        await self._write(kind, batch[middle:])
+
+    async def _make_partition(self) -> None:
+        try:
+            await self._jobs.make_partitions(_PARTITION_DAYS)
+        except StoreError as error:
+            log.debug("cannot make a partition of the archive yet: %s", error)
+        await asyncio.sleep(_PARTITION_PAUSE)
+
+
+def _tell_lost(batch: Sequence[Settlement], ours: set[UUID]) -> None:
+    """An outcome that changed no row belongs to a run that lost its job: it is dropped, and said."""
+    for one in batch:
+        if one.job.id not in ours:
+            log.warning(
+                "job %s is no longer ours, its outcome (%s) is dropped: another worker has it, or it is gone",
+                one.job.id,
+                one.kind,
+                extra={"job_id": one.job.id, "task": one.job.task},
+            )

@@ -1,0 +1,163 @@
+"""Connections of our own: each heals itself, carries one statement at a time, and never waits for ever.
+
+asyncpg's own timeouts can hang on a half-open socket and leave the connection in an unknown state; so every
+statement runs under a timer of ours, and a connection that failed in the middle is terminated, never reused.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import asyncpg
+
+from aiopgq._store.trouble import PASSING, NotSent, translated
+
+__all__ = ["ConnectFactory", "ConnectSettings", "Line", "Lines"]
+
+CONNECT_TIMEOUT: Final = 10.0
+STATEMENT_TIMEOUT: Final = 30.0
+CLOSE_TIMEOUT: Final = 2.0
+
+ConnectFactory = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectSettings:
+    """How connections are made.
+
+    Attributes:
+        dsn: A URL as asyncpg reads it.
+        schema: The schema of our tables.
+        statement_cache_size: Prepared statements kept per connection; 0 behind PgBouncer before 1.21.
+        connect: Makes a connection instead of the DSN, for tokens and connectors.
+        options: Further keyword arguments for `asyncpg.connect`.
+    """
+
+    dsn: str
+    schema: str
+    statement_cache_size: int = 100
+    connect: ConnectFactory | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    async def open(self, purpose: str) -> Any:
+        """Open a connection; its application_name tells what it is for."""
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            if self.connect is not None:
+                return await self.connect()
+
+            return await asyncpg.connect(
+                self.dsn,
+                statement_cache_size=self.statement_cache_size,
+                server_settings={"application_name": f"aiopgq {purpose}"},
+                **self.options,
+            )
+
+
+class Line:
+    """One connection, opened when first needed and again after trouble.
+
+    Args:
+        settings: How to connect.
+        purpose: What the connection is for; part of its application_name.
+        timer: Seconds until a statement's connection is given up.
+    """
+
+    def __init__(self, settings: ConnectSettings, purpose: str, timer: float = STATEMENT_TIMEOUT) -> None:
+        self.settings = settings
+        self.purpose = purpose
+        self.timer = timer
+        self.users = 0
+        self._connection: Any = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not known to be broken."""
+        return self._connection is not None and not self._connection.is_closed()
+
+    @property
+    def backend_pid(self) -> int | None:
+        """The pid of the server process behind it, None while there is none."""
+        pid: int | None = self._connection.get_server_pid() if self.connected else None
+        return pid
+
+    async def fetch(self, doing: str, sql: str, *args: Any) -> list[Any]:
+        """Run one statement in a transaction of its own and return its rows.
+
+        Cancelling the caller ends the connection; whether the statement was committed is then unknown.
+
+        Args:
+            doing: What it is for, as an error message would say it.
+            sql: The statement.
+            args: Its parameters.
+
+        Raises:
+            StoreUnavailable: No answer in time, or the connection was lost.
+            StoreError: PostgreSQL said no.
+        """
+        async with self.borrow(doing) as connection:
+            rows: list[Any] = await connection.fetch(sql, *args)
+            return rows
+
+    @asynccontextmanager
+    async def borrow(self, doing: str) -> AsyncIterator[Any]:
+        """Lend the connection to one user at a time, for `timer` seconds at most."""
+        self.users += 1
+        try:
+            async with self._turn:
+                with translated(doing, self.settings.schema):
+                    try:
+                        async with asyncio.timeout(self.timer):
+                            await self._connect()
+                            yield self._connection
+                    except (TimeoutError, asyncio.CancelledError, asyncpg.InterfaceError):
+                        # An answer may still be on its way: nobody may read it as the answer to his own question.
+                        self._terminate()
+                        raise
+        finally:
+            self.users -= 1
+
+    async def _connect(self) -> None:
+        if self.connected:
+            return
+        try:
+            self._connection = await self.settings.open(self.purpose)
+        except PASSING as error:
+            raise NotSent(f"connect for {self.purpose} ({type(error).__name__}: {error})") from error
+
+    def _terminate(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def close(self) -> None:
+        """Close the connection; the line may be used again."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await connection.close()
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()
+
+
+class Lines:
+    """A few lines for callers that come and go; each statement takes one that is free."""
+
+    def __init__(self, settings: ConnectSettings, purpose: str, size: int) -> None:
+        self.settings = settings
+        self._lines = [Line(settings, purpose) for _ in range(size)]
+
+    async def fetch(self, doing: str, sql: str, *args: Any) -> list[Any]:
+        """Run one statement on a free line; see `Line.fetch`."""
+        # Connected ones first, so that an idle program keeps few connections.
+        line = min(self._lines, key=lambda line: (line.users, not line.connected))
+        return await line.fetch(doing, sql, *args)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for line in self._lines:
+            await line.close()

@@ -1,0 +1,71 @@
+"""Connections of the caller: his transaction, his driver, his codecs.
+
+Recognised by where their class comes from, so that nothing is imported for those who do not use it.
+SQLAlchemy is always used through its own `execute`: its raw driver connection is outside the transaction until
+the first statement.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+
+__all__ = ["check_connection", "fetch_foreign", "in_transaction"]
+
+_SQLALCHEMY: Final = ("AsyncSession", "AsyncConnection", "async_scoped_session")
+_ASYNCPG: Final = ("Connection", "PoolConnectionProxy")
+_PARAMETER: Final = re.compile(r"\$(\d+)")
+
+
+def check_connection(connection: Any) -> None:
+    """Check that a connection is one we know how to use.
+
+    Raises:
+        TypeError: It is not; the message lists what works.
+    """
+    if _kind(connection) is None:
+        what = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        raise TypeError(
+            f"connection= takes an asyncpg Connection (also from a pool), or a SQLAlchemy AsyncSession or "
+            f"AsyncConnection, not {what}."
+        )
+
+
+async def fetch_foreign(connection: Any, sql: str, types: Sequence[str], args: Sequence[Any]) -> list[Any]:
+    """Run a statement on the caller's connection, inside his transaction if there is one.
+
+    Errors of PostgreSQL reach the caller as his driver raises them: only he knows whether to repeat.
+    """
+    if _kind(connection) == "sqlalchemy":
+        from sqlalchemy import text  # noqa: PLC0415  # the caller has it; nobody else pays for it
+
+        bound = _PARAMETER.sub(
+            lambda hit: f"CAST(:p{hit.group(1)} AS {types[int(hit.group(1)) - 1]})", sql.replace(":", r"\:")
+        )
+        result = await connection.execute(text(bound), {f"p{n}": arg for n, arg in enumerate(args, 1)})
+        return list(result.fetchall())
+
+    rows: list[Any] = await connection.fetch(sql, *args)
+    return rows
+
+
+def in_transaction(connection: Any) -> bool:
+    """Tell whether the caller's transaction is still open."""
+    try:
+        if _kind(connection) == "sqlalchemy":
+            return bool(connection.in_transaction())
+        return bool(connection.is_in_transaction())
+    except Exception:  # noqa: BLE001  # a connection given back to its pool answers with errors of its driver
+        return False
+
+
+def _kind(connection: Any) -> str | None:
+    for cls in type(connection).__mro__:
+        home = cls.__module__.partition(".")[0]
+        # SQLModel's session is a subclass of SQLAlchemy's.
+        if home == "sqlalchemy" and cls.__name__ in _SQLALCHEMY:
+            return "sqlalchemy"
+        if home == "asyncpg" and cls.__name__ in _ASYNCPG:
+            return "asyncpg"
+
+    return None

@@ -1,0 +1,381 @@
+"""The jobs in the database: one short coroutine for each statement; rows become values.
+
+Every method is one statement in a transaction of its own. What it promises when the process dies in the middle
+is what PostgreSQL promises: all of it or nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+import msgspec
+
+from aiopgq._store.foreign import fetch_foreign
+from aiopgq._store.statements import statement
+from aiopgq._words.job import ClaimedJob, JobInfo, Lane, NewJob, Settlement, WorkerIdentity
+
+__all__ = [
+    "Asleep",
+    "Beat",
+    "Fetcher",
+    "Filters",
+    "Jobs",
+    "Mark",
+    "Outstanding",
+    "Promotion",
+    "Unserved",
+    "enqueue_foreign",
+]
+
+EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
+_NEW_JOB_TYPES: Final = (
+    "uuid[]", "text[]", "text[]", "text[]", "smallint[]", "float8[]", "timestamptz[]", "integer[]", "float8[]", "text[]",
+)  # fmt: skip
+_decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
+
+
+class Fetcher(Protocol):
+    """A `Line` or `Lines`."""
+
+    @property
+    def settings(self) -> Any: ...
+
+    async def fetch(self, doing: str, sql: str, *args: Any) -> list[Any]: ...
+
+
+class Asleep(NamedTuple):
+    """Flags raised: their values, whether none had lapsed, and else the transaction id to wait for."""
+
+    flags: list[int]
+    unbroken: bool
+    horizon: int | None
+
+
+class Promotion(NamedTuple):
+    """Jobs promoted, how far the due list is read, and seconds until the next job is due (None: none waits)."""
+
+    promoted: int
+    reached: datetime | None
+    next_in: float | None
+
+
+class Beat(NamedTuple):
+    """Answer to a heartbeat: still alive, live incarnations in all, own jobs that shall be cancelled."""
+
+    alive: bool
+    fleet: int
+    cancelled: list[UUID]
+
+
+class Mark(NamedTuple):
+    """What a long run reports: seconds since it began, progress, stage, reports since the last mark."""
+
+    id: UUID
+    claim_id: UUID
+    elapsed: float
+    progress: float | None
+    stage: str | None
+    events: int
+
+
+class Unserved(NamedTuple):
+    """Due jobs that no live worker would claim; known: some live worker knows the task, for other queues."""
+
+    queue: str
+    task: str
+    jobs: int
+    known: bool
+
+
+class Outstanding(NamedTuple):
+    """Where a job stands: its status, and what is kept of its end."""
+
+    status: str
+    result: str | None
+    last_error: str | None
+    errors: list[dict[str, Any]]
+
+
+class Filters(NamedTuple):
+    """Which jobs to list; None means any."""
+
+    task: str | None = None
+    queue: str | None = None
+    status: str | None = None
+    before: datetime | None = None
+    after: datetime | None = None
+    error: str | None = None
+
+
+class Jobs:
+    """The statements about jobs, on one line or several."""
+
+    def __init__(self, line: Fetcher) -> None:
+        self._line = line
+        self._schema: str = line.settings.schema
+
+    async def _fetch(self, doing: str, name: str, *args: Any) -> list[Any]:
+        return await self._line.fetch(doing, statement(name, self._schema), *args)
+
+    # enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, once: bool = False) -> set[UUID]:
+        """Insert jobs; with `once`, only those that are in none of the tables. Returns the ids inserted."""
+        rows = await self._fetch("enqueue jobs", "enqueue_once" if once else "enqueue", *_columns(jobs))
+        return {row[0] for row in rows}
+
+    # wake
+
+    async def fall_asleep(self, slots: Sequence[int], seen: Sequence[int], seconds: float) -> Asleep:
+        """Raise the flag of each slot for so many seconds."""
+        [row] = await self._fetch("raise the flag of a sleeper", "fall_asleep", slots, seen, seconds)
+        return Asleep(*row)
+
+    async def horizon_passed(self, horizon: int) -> bool:
+        """Tell whether all transactions older than the horizon have ended."""
+        [row] = await self._fetch("read the oldest transaction", "horizon_passed", horizon)
+        return bool(row[0])
+
+    async def wake_up(self, slots: Sequence[int], flags: Sequence[int]) -> None:
+        """Lower those flags that still hold their value."""
+        await self._fetch("lower the flag of a sleeper", "wake_up", slots, flags)
+
+    async def promote(self, earliest: datetime, limit: int) -> Promotion:
+        """Give due jobs their place in line."""
+        [row] = await self._fetch("promote due jobs", "promote", earliest, limit)
+        return Promotion(*row)
+
+    # claim
+
+    async def claim(
+        self,
+        worker: UUID,
+        claim_id: UUID,
+        limit: int,
+        tasks: Sequence[str],
+        queues: dict[str, int],
+        lanes: dict[Lane, int] | None,
+    ) -> list[ClaimedJob]:
+        """Claim up to `limit` ready jobs; `lanes` gives a lower bound each, None sweeps from the start."""
+        if lanes is None:
+            bounds: tuple[Any, ...] = (None, None, None)
+        else:
+            ordered = sorted(lanes.items(), key=lambda item: -item[0].priority)
+            bounds = (
+                [lane.queue for lane, _ in ordered],
+                [lane.priority for lane, _ in ordered],
+                [bound for _, bound in ordered],
+            )
+        rows = await self._fetch(
+            "claim jobs",
+            "claim",
+            worker,
+            claim_id,
+            limit,
+            tasks,
+            list(queues),
+            list(queues.values()),
+            *bounds,
+        )
+        return [ClaimedJob._make((*row, claim_id)) for row in rows]
+
+    async def reclaim(self, worker: UUID, claim_id: UUID) -> list[ClaimedJob]:
+        """Read again what a claim took whose answer was lost."""
+        rows = await self._fetch("read a claim again", "reclaim", worker, claim_id)
+        return [ClaimedJob._make((*row, claim_id)) for row in rows]
+
+    async def mark(self, marks: Sequence[Mark]) -> dict[UUID, bool]:
+        """Mark long runs. Returns those still ours, and whether a cancel was requested."""
+        rows = await self._fetch("mark running jobs", "mark", *_transposed(marks, 6))
+        return {row[0]: row[1] for row in rows}
+
+    # settle
+
+    async def settle(self, kind: str, batch: Sequence[Settlement], *, keep: bool) -> set[UUID]:
+        """Settle outcomes of one kind. Returns the ids that were still ours."""
+        ids = [one.job.id for one in batch]
+        claims = [one.job.claim_id for one in batch]
+        match kind:
+            case "completed":
+                rows = await self._fetch(
+                    "complete jobs", "complete", ids, claims, [one.result for one in batch], keep
+                )
+            case "cancelled":
+                rows = await self._fetch(
+                    "cancel jobs", "cancel", ids, claims, [one.reason for one in batch], keep
+                )
+            case "failed":
+                reasons, errors = [one.reason for one in batch], [one.error for one in batch]
+                rows = await self._fetch("bury jobs", "bury", ids, claims, reasons, errors)
+            case _:
+                rows = await self._fetch(
+                    "reschedule jobs",
+                    "reschedule",
+                    ids,
+                    claims,
+                    [one.delay for one in batch],
+                    [one.refund for one in batch],
+                    [one.reason for one in batch],
+                    [one.error for one in batch],
+                    keep,
+                )
+        return {row[0] for row in rows}
+
+    # stay alive
+
+    async def register_worker(
+        self,
+        worker: WorkerIdentity,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        concurrency: int,
+        lease: float,
+        backend_pids: Sequence[int],
+    ) -> None:
+        """Announce a new incarnation."""
+        await self._fetch(
+            "register the worker",
+            "register_worker",
+            worker.id,
+            worker.parent,
+            worker.name,
+            worker.host,
+            worker.pid,
+            worker.version,
+            queues,
+            tasks,
+            concurrency,
+            lease,
+            backend_pids,
+        )
+
+    async def heartbeat(self, worker: UUID, *, draining: bool) -> Beat:
+        """Beat once."""
+        [row] = await self._fetch("beat", "heartbeat", worker, draining)
+        return Beat(row[0], row[1], list(row[2] or ()))
+
+    async def retire_worker(self, worker: UUID) -> None:
+        """Say that an incarnation has ended."""
+        await self._fetch("retire the worker", "retire_worker", worker)
+
+    # upkeep
+
+    async def make_partitions(self, days: int) -> int:
+        """Make the missing days of the archive."""
+        return await self._upkeep("make partitions of the archive", "make_partitions", days)
+
+    async def drop_partitions(self, retention: float) -> int:
+        """Drop the days of the archive that are past the retention."""
+        return await self._upkeep("drop partitions of the archive", "drop_partitions", retention)
+
+    async def forget_workers(self, after: float) -> int:
+        """Delete the rows of incarnations that ended so many seconds ago."""
+        return await self._upkeep("forget dead workers", "forget_workers", after)
+
+    async def hold_unknown(self, tasks: Sequence[str], limit: int) -> int:
+        """Take jobs of tasks nobody knows out of the line."""
+        return await self._upkeep("hold jobs of unknown tasks", "hold_unknown", tasks, limit)
+
+    async def free_known(self, tasks: Sequence[str], limit: int) -> int:
+        """Put held jobs of known tasks back into the line."""
+        return await self._upkeep("free held jobs", "free_known", tasks, limit)
+
+    async def _upkeep(self, doing: str, name: str, *args: Any) -> int:
+        [row] = await self._fetch(doing, name, *args)
+        return int(row[0])
+
+    async def unserved(self, limit: int) -> list[Unserved]:
+        """Look for due jobs that no live worker would claim."""
+        return [Unserved(*row) for row in await self._fetch("look for unserved jobs", "unserved", limit)]
+
+    # look and mend
+
+    async def await_results(self, seconds: float) -> None:
+        """Ask for notifications of finished jobs."""
+        await self._fetch("wait for results", "await_results", seconds)
+
+    async def status(self, job_id: UUID) -> Outstanding | None:
+        """Tell where a job stands; None if it is not there."""
+        rows = await self._fetch("look at a job", "job_status", job_id)
+        if not rows:
+            return None
+        status, result, last_error, errors = rows[0]
+        return Outstanding(status, result, last_error, _decode(errors) if errors else [])
+
+    async def info(self, job_id: UUID) -> JobInfo | None:
+        """Tell all about a job; None if it is not there."""
+        rows = await self._fetch("look at a job", "job_info", job_id)
+        return _info(rows[0]) if rows else None
+
+    async def newest(self, filters: Filters, limit: int) -> list[JobInfo]:
+        """List the newest jobs that fit, newest first."""
+        return [_info(row) for row in await self._fetch("list jobs", "job_list", *filters, limit)]
+
+    async def counts(self) -> list[tuple[str, str, str, int]]:
+        """Count unfinished jobs and dead letters by queue, task and status."""
+        return [tuple(row) for row in await self._fetch("count jobs", "job_counts")]
+
+    async def cancel(self, job_id: UUID) -> str:
+        """Cancel a job from outside: cancelled, requested, finished or not found."""
+        [row] = await self._fetch("cancel a job", "cancel_job", job_id)
+        return str(row[0])
+
+    async def dead_ids(self, ids: Sequence[UUID] | None, filters: Filters, limit: int) -> Sequence[UUID]:
+        """Find the oldest dead letters that fit (`before` is about when they failed)."""
+        rows = await self._fetch(
+            "look for dead letters",
+            "dead_ids",
+            ids,
+            filters.task,
+            filters.queue,
+            filters.error,
+            filters.before,
+            limit,
+        )
+        return [row[0] for row in rows]
+
+    async def replay(self, ids: Sequence[UUID]) -> Sequence[UUID]:
+        """Make dead letters pending again. Returns those replayed."""
+        return [row[0] for row in await self._fetch("replay dead letters", "replay", ids)]
+
+    async def purge(self, ids: Sequence[UUID]) -> Sequence[UUID]:
+        """Delete dead letters for good. Returns those deleted."""
+        return [row[0] for row in await self._fetch("purge dead letters", "purge", ids)]
+
+
+async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], *, once: bool) -> set[UUID]:
+    """Insert jobs in the caller's transaction, on his connection. Returns the ids inserted."""
+    sql = statement("enqueue_once" if once else "enqueue", schema)
+    rows = await fetch_foreign(connection, sql, _NEW_JOB_TYPES, _columns(jobs))
+
+    return {row[0] for row in rows}
+
+
+def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
+    return [
+        [job.id for job in jobs],
+        [job.queue for job in jobs],
+        [job.task for job in jobs],
+        [job.args for job in jobs],
+        [job.priority for job in jobs],
+        [job.delay for job in jobs],
+        [job.run_at for job in jobs],
+        [job.max_attempts for job in jobs],
+        [job.timeout for job in jobs],
+        [job.headers for job in jobs],
+    ]
+
+
+def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    return [[row[n] for row in rows] for n in range(width)]
+
+
+def _info(row: Any) -> JobInfo:
+    fields = dict(row.items())
+    fields["args"] = _decode(fields["args"])
+    fields["headers"] = _decode(fields["headers"]) if fields["headers"] else {}
+    fields["result"] = _decode(fields["result"]) if fields["result"] else None
+    fields["errors"] = _decode(fields["errors"]) if fields["errors"] else []
+
+    return JobInfo(**fields)

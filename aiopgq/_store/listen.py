@@ -1,0 +1,99 @@
+"""The LISTEN connection: one per process, outside every pool, and sceptical about itself.
+
+A half-open socket gives no sign, and a pooler accepts LISTEN without ever delivering. So the listener proves
+itself by a NOTIFY to itself at start, and pings on its own timer; whoever depends on it is told when it is deaf.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from aiopgq._store.connection import CLOSE_TIMEOUT, ConnectSettings
+from aiopgq._store.statements import channel
+from aiopgq._store.trouble import translated
+from aiopgq.errors import StoreUnavailable
+
+__all__ = ["Ear", "listen"]
+
+PROOF_TIMEOUT: Final = 5.0
+PING_INTERVAL: Final = 15.0
+PING_TIMEOUT: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ear:
+    """What a listener tells its owner.
+
+    Attributes:
+        heard: Called with the topic and the payload of every notification.
+        listening: Called when LISTEN is active and proven; whatever came before it may have been missed.
+    """
+
+    heard: Callable[[str, str], None]
+    listening: Callable[[], None]
+
+
+async def listen(settings: ConnectSettings, topics: tuple[str, ...], ear: Ear, stop: asyncio.Event) -> None:
+    """Listen on one connection until `stop` is set or the connection is lost.
+
+    Raises:
+        StoreUnavailable: The connection cannot be made, was lost, or delivers no notifications.
+        StoreError: PostgreSQL refused LISTEN (a server in recovery does).
+    """
+    lost = asyncio.Event()
+    proven = asyncio.Event()
+    token = uuid4().hex
+    by_channel = {channel(settings.schema, topic): topic for topic in topics}
+    proof = channel(settings.schema, "ping")
+
+    def hear(_connection: Any, _pid: int, name: str, payload: str) -> None:
+        if name == proof:
+            if payload == token:
+                proven.set()
+        else:
+            ear.heard(by_channel[name], payload)
+
+    with translated("listen for notifications", settings.schema):
+        connection = await settings.open("listen")
+        try:
+            connection.add_termination_listener(lambda _: lost.set())
+            for name in (*by_channel, proof):
+                await _in_time(connection.add_listener(name, hear))
+            await _in_time(connection.execute("SELECT pg_notify($1, $2)", proof, token))
+            async with asyncio.timeout(PROOF_TIMEOUT):
+                await proven.wait()
+            ear.listening()
+            await _until_lost(connection, lost, stop)
+        finally:
+            await _close(connection)
+    if not stop.is_set():
+        raise StoreUnavailable("the listening connection was lost")
+
+
+async def _until_lost(connection: Any, lost: asyncio.Event, stop: asyncio.Event) -> None:
+    ends = [asyncio.ensure_future(lost.wait()), asyncio.ensure_future(stop.wait())]
+    try:
+        while not lost.is_set() and not stop.is_set():
+            done, _ = await asyncio.wait(ends, timeout=PING_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                await _in_time(connection.execute("SELECT 1"))
+    finally:
+        for end in ends:
+            end.cancel()
+
+
+async def _in_time(work: Awaitable[Any]) -> None:
+    async with asyncio.timeout(PING_TIMEOUT):
+        await work
+
+
+async def _close(connection: Any) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await connection.close()
+    except BaseException as error:
+        connection.terminate()
+        if not isinstance(error, Exception):
+            raise

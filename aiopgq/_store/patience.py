@@ -1,0 +1,49 @@
+"""How long to wait before trying again: exponential, capped, jittered, and quiet about it."""
+
+import logging
+import random
+from typing import Final
+
+__all__ = ["Patience"]
+
+_FIRST: Final = 0.1
+_FACTOR: Final = 2.0
+_LONGEST: Final = 15.0
+
+
+class Patience:
+    """The waits of one loop that depends on the database.
+
+    Args:
+        log: Where trouble is reported.
+        doing: What the loop does, as a log line would say it.
+    """
+
+    def __init__(self, log: logging.Logger, doing: str) -> None:
+        self._log = log
+        self._doing = doing
+        self._tries = 0
+
+    @property
+    def troubled(self) -> bool:
+        """Whether the last try failed."""
+        return self._tries > 0
+
+    def failed(self, error: BaseException) -> float:
+        """Note a failure; return the seconds to wait. The first one is a WARNING, repeats are DEBUG."""
+        wait = min(_LONGEST, _FIRST * _FACTOR ** min(self._tries, 30)) * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
+        self._log.log(
+            logging.WARNING if self._tries == 0 else logging.DEBUG,
+            "cannot %s, trying again until it works: %s",
+            self._doing,
+            error,
+        )
+        self._tries += 1
+
+        return wait
+
+    def worked(self) -> None:
+        """Note a success; after trouble it is told once."""
+        if self._tries:
+            self._log.info("can %s again, after %d tries", self._doing, self._tries)
+            self._tries = 0

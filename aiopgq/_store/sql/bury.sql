@@ -1,0 +1,11 @@
+-- bury: move failed jobs to the dead letters
+--
+--   $1  uuid[]  ids
+--   $2  uuid[]  the claim_id of each
+--   $3  text[]  reasons
+--   $4  text[]  the entry of the last attempt for the list of errors, JSON, or NULL
+--
+-- Locks:   the rows, in the order of id
+-- Index:   jobs_key
+-- Returns: id; of those that were still ours
+SELECT b.id FROM aiopgq.bury_jobs($1, $2, $3, $4) AS b (id)

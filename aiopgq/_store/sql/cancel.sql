@@ -1,0 +1,11 @@
+-- cancel: move cancelled jobs to the archive
+--
+--   $1  uuid[]   ids
+--   $2  uuid[]   the claim_id of each; NULL for a pending job
+--   $3  text[]   reasons, or NULL
+--   $4  boolean  keep them; false deletes
+--
+-- Locks:   the rows, in the order of id
+-- Index:   jobs_key
+-- Returns: id; of those that were still ours
+SELECT c.id FROM aiopgq.cancel_jobs($1, $2, $3, $4) AS c (id)

@@ -1,0 +1,11 @@
+-- complete: move completed jobs to the archive
+--
+--   $1  uuid[]   ids
+--   $2  uuid[]   the claim_id of each
+--   $3  text[]   results, JSON, or NULL
+--   $4  boolean  keep them; false deletes
+--
+-- Locks:   the rows, in the order of id
+-- Index:   jobs_key
+-- Returns: id; of those that were still ours
+SELECT c.id FROM aiopgq.complete_jobs($1, $2, $3, $4) AS c (id)

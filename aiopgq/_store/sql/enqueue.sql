@@ -1,0 +1,17 @@
+-- enqueue: insert a batch of new jobs, in order
+--
+--   $1   uuid[]         ids
+--   $2   text[]         queues
+--   $3   text[]         tasks
+--   $4   text[]         arguments, JSON
+--   $5   smallint[]     priorities
+--   $6   float8[]       delays in seconds, or NULL
+--   $7   timestamptz[]  moments they are due, or NULL
+--   $8   integer[]      attempts they may take
+--   $9   float8[]       timeouts in seconds, or NULL for the task's own
+--   $10  text[]         headers, JSON, or NULL
+--
+-- Locks:   the new rows only
+-- Index:   none read
+-- Returns: id
+SELECT e.id FROM aiopgq.enqueue_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS e (id)

@@ -1,0 +1,13 @@
+-- mark: mark long runs as running, with what they reported
+--
+--   $1  uuid[]     ids
+--   $2  uuid[]     the claim_id of each
+--   $3  float8[]   seconds since the run began
+--   $4  real[]     progress, or NULL
+--   $5  text[]     stage, or NULL
+--   $6  integer[]  reports since the last mark
+--
+-- Locks:   the rows, in the order of id
+-- Index:   jobs_key
+-- Returns: id, cancel_requested; of those that are still ours
+SELECT m.id, m.cancel_requested FROM aiopgq.mark_jobs($1, $2, $3, $4, $5, $6) AS m

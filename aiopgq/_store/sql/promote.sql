@@ -1,0 +1,9 @@
+-- promote: give due jobs a place in line, and learn when the next one is due
+--
+--   $1  timestamptz  the earliest run_at to look at
+--   $2  integer      the most jobs to promote
+--
+-- Locks:   the chosen rows, FOR UPDATE SKIP LOCKED; never waits
+-- Index:   jobs_due
+-- Returns: promoted, reached, next_in
+SELECT p.promoted, p.reached, p.next_in FROM aiopgq.promote_jobs($1, $2) AS p

@@ -1,0 +1,18 @@
+-- register_worker: announce a new incarnation
+--
+--   $1   uuid       id
+--   $2   uuid       its parent process, or NULL
+--   $3   text       name
+--   $4   text       host
+--   $5   integer    pid
+--   $6   text       version of aiopgq
+--   $7   text[]     queues
+--   $8   text[]     tasks
+--   $9   integer    concurrency
+--   $10  float8     lease in seconds
+--   $11  integer[]  pids of its backends
+--
+-- Locks:   the new row
+-- Index:   none read
+-- Returns: register_worker
+SELECT aiopgq.register_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS register_worker

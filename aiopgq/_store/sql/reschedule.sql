@@ -1,0 +1,14 @@
+-- reschedule: make claimed jobs pending again: retry, snooze, release
+--
+--   $1  uuid[]     ids
+--   $2  uuid[]     the claim_id of each
+--   $3  float8[]   seconds until they are due; 0 puts them in line at once
+--   $4  boolean[]  give the attempt back
+--   $5  text[]     reasons, or NULL
+--   $6  text[]     the entry of this attempt for the list of errors, JSON, or NULL
+--   $7  boolean    keep those whose cancel was requested in the archive
+--
+-- Locks:   the rows, in the order of id
+-- Index:   jobs_key
+-- Returns: id; of those that were still ours
+SELECT r.id FROM aiopgq.reschedule_jobs($1, $2, $3, $4, $5, $6, $7) AS r (id)

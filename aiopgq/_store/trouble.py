@@ -1,0 +1,81 @@
+"""What PostgreSQL's errors mean to us: wait, repeat, look for the row at fault, or give up."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import asyncpg
+
+from aiopgq.errors import RowRefused, SchemaMissing, StoreError, StoreUnavailable
+
+__all__ = ["PASSING", "Conflict", "NoPartition", "NotSent", "translated"]
+
+# The server is going, coming, full, read-only for a while, or the line to it broke.
+PASSING: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    OSError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+)
+# Class 22 data, 23 constraints, 54 limits: one row is at fault, the others may pass.
+_CULPRIT_CLASSES: Final = ("22", "23", "54")
+_CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_UNDEFINED: Final = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InvalidSchemaNameError,
+)
+
+
+class Conflict(StoreError):
+    """Two transactions met (40001, 40P01); the statement is repeated whole."""
+
+
+class NotSent(StoreUnavailable):
+    """No connection could be made, so the statement was certainly not carried out."""
+
+
+class NoPartition(StoreError):
+    """The archive has no partition for today."""
+
+
+@contextmanager
+def translated(doing: str, schema: str) -> Iterator[None]:
+    """Turn errors from below into ours.
+
+    Raises:
+        StoreUnavailable: It may pass; what became of the statement may be unknown.
+        Conflict: Repeat it whole.
+        RowRefused: A row is at fault.
+        NoPartition: The archive lacks a day.
+        SchemaMissing: Our tables are not there.
+        StoreError: Anything else PostgreSQL says.
+    """
+    try:
+        yield
+    except _CONFLICTS as error:
+        raise Conflict(f"{doing}: {error}") from error
+    except _UNDEFINED as error:
+        raise SchemaMissing(schema) from error
+    except asyncpg.CheckViolationError as error:
+        if "no partition of relation" in str(error):
+            raise NoPartition(f"{doing}: {error}") from error
+        raise RowRefused(doing, error.sqlstate, str(error)) from error
+    except PASSING as error:
+        raise StoreUnavailable(f"{doing} ({type(error).__name__}: {error})") from error
+    except asyncpg.PostgresError as error:
+        if (error.sqlstate or "")[:2] in _CULPRIT_CLASSES:
+            raise RowRefused(doing, error.sqlstate, str(error)) from error
+        raise StoreError(f"PostgreSQL refused to {doing} ({error.sqlstate}): {error}") from error

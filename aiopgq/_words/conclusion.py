@@ -1,0 +1,132 @@
+"""From what a run returned or raised to what is written about it."""
+
+from typing import Any, assert_never
+
+from aiopgq._words import options
+from aiopgq._words.backoff import Backoff, Failure
+from aiopgq._words.clock import now
+from aiopgq._words.codec import ResultNotEncodable
+from aiopgq._words.current import StopReason
+from aiopgq._words.failure import describe, entry, storable, trace
+from aiopgq._words.job import ClaimedJob, Settlement
+from aiopgq._words.outcome import OUTCOMES, Cancel, Fail, Outcome, Retry, Snooze
+from aiopgq._words.task import TaskDefinition
+
+__all__ = ["conclude", "release", "replace_unstorable"]
+
+
+def conclude(
+    definition: TaskDefinition,
+    job: ClaimedJob,
+    value: Any,
+    failure: BaseException | None,
+    stopped: StopReason | None,
+    worker: str,
+    max_result_bytes: int,
+) -> Settlement:
+    """Conclude a run.
+
+    Args:
+        definition: The task.
+        job: The job; its attempts count this run.
+        value: What the handler returned.
+        failure: What it raised, None if it returned.
+        stopped: Why the run was asked to end, if it was.
+        worker: Who ran it, for the entry in the job's errors.
+        max_result_bytes: The largest result kept.
+    """
+    if isinstance(failure, OUTCOMES):
+        return _told(definition, job, failure, failure, worker)
+    if failure is not None:
+        return _failed(definition, job, failure, stopped, worker)
+    if isinstance(value, OUTCOMES):
+        return _told(definition, job, value, None, worker)
+    try:
+        return Settlement(job, "completed", result=definition.codec.encode_result(value, max_result_bytes))
+    except ResultNotEncodable as error:
+        # The work is done; doing it again would give the same result.
+        return _bury(job, f"result not serialisable: {error}", None, worker)
+
+
+def release(job: ClaimedJob) -> Settlement:
+    """Give a job back that was claimed but will not be finished; its attempt is not spent."""
+    return Settlement(job, "pending", refund=True)
+
+
+def replace_unstorable(unstorable: Settlement, error: Exception, worker: str) -> Settlement:
+    """Replace an outcome that PostgreSQL refuses by one that says so."""
+    return _bury(
+        unstorable.job, f"the outcome ({unstorable.kind}) cannot be stored: {describe(error)}", None, worker
+    )
+
+
+def _told(
+    definition: TaskDefinition, job: ClaimedJob, outcome: Outcome, failure: BaseException | None, worker: str
+) -> Settlement:
+    match outcome:
+        case Retry():
+            return _retry(definition, job, outcome, worker)
+        case Snooze():
+            return Settlement(job, "pending", delay=outcome.delay, refund=True)
+        case Cancel():
+            return Settlement(job, "cancelled", reason=storable(outcome.reason) or "cancelled by its handler")
+        case Fail():
+            return _bury(job, storable(outcome.reason) or "failed by its handler", failure, worker)
+        case _:
+            assert_never(outcome)
+
+
+def _retry(definition: TaskDefinition, job: ClaimedJob, outcome: Retry, worker: str) -> Settlement:
+    cause = outcome.__cause__ or outcome.__context__
+    reason = "Retry" if cause is None else f"Retry, {describe(cause)}"
+    if job.attempts >= job.max_attempts:
+        return _bury(job, f"{reason}: no attempt is left of {job.max_attempts}", cause, worker)
+    delay = outcome.after if outcome.after is not None else _ask_backoff(definition, job, cause or outcome)
+    if delay is None:
+        return _bury(job, reason, cause, worker)
+
+    return Settlement(job, "pending", reason=reason, error=_entry(job, reason, cause, worker), delay=delay)
+
+
+def _failed(
+    definition: TaskDefinition,
+    job: ClaimedJob,
+    failure: BaseException,
+    stopped: StopReason | None,
+    worker: str,
+) -> Settlement:
+    if stopped == "shutdown":
+        return release(job)
+    if stopped == "cancel":
+        return Settlement(job, "cancelled", reason="cancelled while it ran")
+    if stopped == "timeout":
+        late = TimeoutError("the run took longer than its timeout")
+        late.__cause__ = failure
+        failure = late
+    reason = describe(failure)
+    if job.attempts >= job.max_attempts or isinstance(failure, definition.fail_on):
+        return _bury(job, reason, failure, worker)
+    delay = _ask_backoff(definition, job, failure)
+    if delay is None:
+        return _bury(job, reason, failure, worker)
+
+    return Settlement(job, "pending", reason=reason, error=_entry(job, reason, failure, worker), delay=delay)
+
+
+def _ask_backoff(definition: TaskDefinition, job: ClaimedJob, failure: BaseException) -> float | None:
+    """Ask the task's policy; a policy that fails must not lose the job, the default one steps in."""
+    try:
+        delay = definition.backoff(Failure(definition.name, job.attempts, job.max_attempts, failure))
+        return None if delay is None else options.seconds("backoff", delay)
+    except Exception:  # noqa: BLE001  # user code
+        return Backoff().delay(job.attempts)
+
+
+def _bury(job: ClaimedJob, reason: str, failure: BaseException | None, worker: str) -> Settlement:
+    reason = storable(reason)
+
+    return Settlement(job, "failed", reason=reason, error=_entry(job, reason, failure, worker))
+
+
+def _entry(job: ClaimedJob, reason: str, failure: BaseException | None, worker: str) -> str:
+    return entry(now(), job.attempts, reason, None if failure is None else trace(failure), worker)

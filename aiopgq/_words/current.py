@@ -1,0 +1,150 @@
+"""The job that is running here: what a handler may ask and report."""
+
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol, TypeVar, overload
+from uuid import UUID
+
+import msgspec
+
+from aiopgq._words.job import ClaimedJob
+from aiopgq._words.failure import storable
+from aiopgq.errors import ConfigError, NoCurrentJob
+
+__all__ = ["CurrentJob", "StopReason", "current_job", "entered"]
+
+StopReason = Literal["timeout", "cancel", "shutdown"]
+_LONGEST_STAGE: Final = 200
+
+
+class _Cancellable(Protocol):
+    def cancel(self) -> Any: ...
+
+
+class CurrentJob:
+    """The job that runs here; get it from `current_job()`.
+
+    Attributes:
+        job: The row as it was claimed.
+        began: Monotonic seconds when the run began.
+        stop_reason: Why the run was asked to end: timeout, cancel, shutdown, or None.
+    """
+
+    __slots__ = (
+        "_headers",
+        "began",
+        "events",
+        "handle",
+        "job",
+        "percent",
+        "reported",
+        "stage",
+        "stop_reason",
+        "timer",
+    )
+
+    def __init__(self, job: ClaimedJob, began: float) -> None:
+        self.job = job
+        self.began = began
+        self.handle: _Cancellable | None = None
+        self.timer: _Cancellable | None = None
+        self.stop_reason: StopReason | None = None
+        self.percent: float | None = None
+        self.stage: str | None = None
+        self.events = 0
+        self.reported = False
+        self._headers: dict[str, Any] | None = None
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def task(self) -> str:
+        """The name of its task, as stored."""
+        return self.job.task
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        return self.job.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which run this is, from 1."""
+        return self.job.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        """How many runs there may be."""
+        return self.job.max_attempts
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was enqueued, by the clock of PostgreSQL."""
+        return self.job.created_at
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers given when it was enqueued."""
+        if self._headers is None:
+            self._headers = msgspec.json.decode(self.job.headers) if self.job.headers else {}
+        return self._headers
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run was asked to end; `def` tasks look at it, since a thread cannot be cancelled."""
+        return self.stop_reason is not None
+
+    def progress(self, percent: float, *, stage: str | None = None) -> None:
+        """Report how far the run is; written together with others about once a second.
+
+        Args:
+            percent: 0 to 100.
+            stage: What it is doing, up to 200 characters.
+
+        Raises:
+            ConfigError: percent is not between 0 and 100.
+        """
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:  # noqa: PLR2004  # percent
+            raise ConfigError("progress(…)", f"takes 0 to 100, not {percent!r}.")
+        self.percent = float(percent)
+        if stage is not None:
+            self.stage = storable(str(stage), _LONGEST_STAGE)
+        self.events += 1
+        self.reported = True
+
+
+_current: Final[ContextVar[CurrentJob]] = ContextVar("aiopgq_current_job")
+_Default = TypeVar("_Default")
+_NOTHING: Final[Any] = object()
+
+
+def entered(run: CurrentJob) -> None:
+    """Make a job the current one of this context."""
+    _current.set(run)
+
+
+@overload
+def current_job() -> CurrentJob: ...
+@overload
+def current_job(default: _Default) -> CurrentJob | _Default: ...
+def current_job(default: Any = _NOTHING) -> Any:
+    """Return the job that runs here, also in its threads and child tasks.
+
+    Args:
+        default: What to return outside a job.
+
+    Raises:
+        NoCurrentJob: No job runs here and no default was given.
+
+    Example:
+        >>> current_job(default=None) is None
+        True
+    """
+    job = _current.get(default)
+    if job is _NOTHING:
+        raise NoCurrentJob
+
+    return job

@@ -1,0 +1,150 @@
+"""A job as it moves through a worker, and a job as people look at it."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+__all__ = [
+    "FINAL",
+    "ClaimedJob",
+    "JobInfo",
+    "Lane",
+    "NewJob",
+    "Settlement",
+    "Status",
+    "WorkerIdentity",
+]
+
+Status = Literal["pending", "claimed", "running", "completed", "failed", "cancelled"]
+FINAL: Final = frozenset({"completed", "failed", "cancelled"})
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A row to be: everything checked, arguments encoded."""
+
+    id: UUID
+    queue: str
+    task: str
+    args: str
+    priority: int
+    delay: float | None
+    run_at: datetime | None
+    max_attempts: int
+    timeout: float | None
+    headers: str | None
+
+
+class Lane(NamedTuple):
+    """The ready jobs of one queue and one priority."""
+
+    queue: str
+    priority: int
+
+
+class ClaimedJob(NamedTuple):
+    """A row that belongs to this worker; attempts already counts the run to come."""
+
+    id: UUID
+    queue: str
+    task: str
+    priority: int
+    place: int
+    args: str
+    headers: str | None
+    attempts: int
+    max_attempts: int
+    timeout: timedelta | None
+    created_at: datetime
+    run_at: datetime
+    claim_id: UUID
+
+
+class Settlement(NamedTuple):
+    """An outcome on its way to the store.
+
+    Attributes:
+        job: The job it settles.
+        kind: What is written: completed, cancelled, failed (a dead letter) or pending (retry, snooze, release).
+        result: The encoded result of a completed job.
+        reason: The last error, or why it was cancelled or failed.
+        error: The encoded entry for the job's list of errors.
+        delay: Seconds until a pending job is due.
+        refund: Whether the attempt is given back.
+    """
+
+    job: ClaimedJob
+    kind: Literal["completed", "cancelled", "failed", "pending"]
+    result: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    delay: float = 0.0
+    refund: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """One incarnation of a worker: a new id at each start, never used again."""
+
+    id: UUID
+    name: str
+    host: str
+    pid: int
+    version: str
+    parent: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job as people look at it, whatever table holds it.
+
+    Attributes:
+        id: The job's id.
+        queue: Its queue.
+        task: The name of its task.
+        status: pending, claimed, running, completed, failed or cancelled.
+        priority: Higher runs first.
+        attempts: Runs begun so far.
+        max_attempts: Runs there may be.
+        created_at: When it was enqueued, by the clock of PostgreSQL.
+        run_at: When it is, or was, due.
+        claimed_at: When a worker took it; None while it is pending.
+        started_at: When it was seen running; None for runs shorter than about a second.
+        finished_at: When it was completed, failed or cancelled.
+        worker_id: The incarnation that owns or last owned it.
+        progress: 0 to 100, as reported.
+        current_stage: As reported.
+        events_count: How many reports there were.
+        held: Why a pending job may not be claimed; None if it may.
+        cancel_requested: Its worker was asked to cancel it.
+        args: The arguments as stored.
+        headers: The headers as stored.
+        result: The result as stored.
+        last_error: The newest error.
+        errors: An entry for each failed attempt: at, attempt, error, traceback, worker.
+    """
+
+    id: UUID
+    queue: str
+    task: str
+    status: Status
+    priority: int
+    attempts: int
+    max_attempts: int
+    created_at: datetime
+    run_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker_id: UUID | None
+    progress: float | None
+    current_stage: str | None
+    events_count: int
+    held: str | None
+    cancel_requested: bool
+    args: dict[str, Any]
+    headers: dict[str, Any]
+    result: Any
+    last_error: str | None
+    errors: list[dict[str, Any]]

@@ -1,0 +1,65 @@
+"""Who may run how much at once: slots of one process, shared by queues or a queue's own."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["Group", "Slots"]
+
+
+class Group(NamedTuple):
+    """Queues that share slots: the free slots of each, and how many are free together."""
+
+    queues: dict[str, int]
+    limit: int
+
+
+class Slots:
+    """The slots of one worker process.
+
+    Args:
+        concurrency: How many jobs the queues without slots of their own run together.
+        own: Queues with slots of their own.
+        shared: Queues that share `concurrency`.
+    """
+
+    def __init__(self, concurrency: int, own: Mapping[str, int], shared: Sequence[str]) -> None:
+        self.total = sum(own.values()) + (concurrency if shared else 0)
+        self._own = dict(own)
+        self._shared = [queue for queue in shared if queue not in own]
+        self._shared_free = concurrency
+        self._own_free = dict(own)
+        self._turn = 0
+
+    @property
+    def queues(self) -> list[str]:
+        """All queues served."""
+        return [*self._own, *self._shared]
+
+    def groups(self) -> list[Group]:
+        """Return the queues with free slots; those that share take turns in coming first."""
+        groups = []
+        if self._shared and self._shared_free > 0:
+            self._turn = (self._turn + 1) % len(self._shared)
+            order = self._shared[self._turn :] + self._shared[: self._turn]
+            groups.append(Group(dict.fromkeys(order, self._shared_free), self._shared_free))
+        own = {queue: free for queue, free in self._own_free.items() if free > 0}
+        if own:
+            groups.append(Group(own, sum(own.values())))
+
+        return groups
+
+    def take(self, queue: str) -> None:
+        """Use a slot."""
+        if queue in self._own_free:
+            self._own_free[queue] -= 1
+        else:
+            self._shared_free -= 1
+
+    def give_back(self, queue: str) -> bool:
+        """Free a slot; tell whether there was none free before, so that jobs may be waiting for it."""
+        if queue in self._own_free:
+            self._own_free[queue] += 1
+            return self._own_free[queue] == 1
+        self._shared_free += 1
+
+        return self._shared_free == 1

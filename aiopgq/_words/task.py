@@ -1,0 +1,100 @@
+"""A task: a decorated function, known by its name, and what its jobs are told unless they are told otherwise."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from aiopgq._words import options
+from aiopgq._words.backoff import Backoff, BackoffPolicy
+from aiopgq._words.codec import Codec
+from aiopgq.errors import ConfigError
+
+__all__ = ["TaskDefinition", "define", "where_defined"]
+
+
+@dataclass(slots=True)
+class TaskDefinition:
+    """Everything about a task but its name, which a Router's prefix may still change.
+
+    Attributes:
+        function: The decorated function.
+        name: Its name, complete once an App knows it.
+        aliases: Old names under which jobs may still be in the database.
+        queue: Where its jobs stand in line.
+        priority: Higher runs first.
+        max_attempts: How many runs a job may take.
+        timeout: Seconds one run may take; None for no limit.
+        backoff: From a failure to the seconds before the next attempt.
+        fail_on: Exceptions that make the job a dead letter at once.
+        codec: Between calls and stored arguments.
+        threaded: A `def` function; it runs in a thread.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    aliases: tuple[str, ...]
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: float | None
+    backoff: BackoffPolicy
+    fail_on: tuple[type[BaseException], ...]
+    codec: Codec
+    threaded: bool
+
+
+def define(
+    function: Callable[..., Any],
+    *,
+    name: str,
+    aliases: tuple[str, ...] = (),
+    queue: str = options.DEFAULT_QUEUE,
+    priority: int = options.DEFAULT_PRIORITY,
+    max_attempts: int = options.DEFAULT_MAX_ATTEMPTS,
+    timeout: float | timedelta | None = options.DEFAULT_TIMEOUT,
+    backoff: BackoffPolicy | None = None,
+    fail_on: tuple[type[BaseException], ...] = (),
+) -> TaskDefinition:
+    """Check what a decorator was told.
+
+    Raises:
+        ConfigError: An option cannot be used, or the function cannot be a task.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"task {name!r}", "a generator cannot be a task: a job has one outcome.")
+    if backoff is not None and not callable(backoff):
+        raise ConfigError(f"task {name!r}, backoff", "takes a Backoff or a function of a Failure.")
+    for error in fail_on:
+        if not (isinstance(error, type) and issubclass(error, BaseException)):
+            raise ConfigError(f"task {name!r}, fail_on", f"takes exception classes, not {error!r}.")
+    codec = Codec(name, function)
+    if codec.outcome_only:
+        raise ConfigError(
+            f"task {name!r}",
+            "its return annotation holds only outcomes; say what a completed run returns, such as `-> None | Retry`.",
+        )
+
+    return TaskDefinition(
+        function=function,
+        name=options.name("task name", name),
+        aliases=tuple(options.name("task alias", alias) for alias in aliases),
+        queue=options.name("queue", queue),
+        priority=options.priority("priority", priority),
+        max_attempts=options.attempts("max_attempts", max_attempts),
+        timeout=None if timeout is None else options.seconds("timeout", timeout),
+        backoff=backoff or Backoff(),
+        fail_on=tuple(fail_on),
+        codec=codec,
+        threaded=not inspect.iscoroutinefunction(function),
+    )
+
+
+def where_defined(function: Callable[..., Any]) -> str:
+    """Say where a function is defined, for a person."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return repr(function)
+
+    return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"

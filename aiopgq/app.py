@@ -1,0 +1,420 @@
+"""The App: where tasks are known, and what user code touches."""
+
+import asyncio
+import difflib
+import importlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from aiopgq._flow.enqueue import insert
+from aiopgq._store.connection import ConnectFactory
+from aiopgq._store.dsn import normal
+from aiopgq._store.foreign import check_connection
+from aiopgq._store.jobs import Jobs, Outstanding, enqueue_foreign
+from aiopgq._store.schema import Migration, migrate
+from aiopgq._store.statements import DEFAULT_SCHEMA
+from aiopgq._store.statements import check_schema as check_schema_name
+from aiopgq._words import options
+from aiopgq._words.slots import Slots
+from aiopgq._words.task import TaskDefinition, where_defined
+from aiopgq.errors import AppNotOpen, ConfigError, NoState, TaskNameTaken, TaskNotIncluded
+from aiopgq.handle import JobHandle
+from aiopgq.inspector import Inspector
+from aiopgq.opened import DatabaseSettings, Opened
+from aiopgq.router import Call, Declares, Router, TaskCore
+from aiopgq.worker import Equipment, Worker
+
+__all__ = ["App"]
+
+State = TypeVar("State")
+
+_DAY: Final = 86_400.0
+_MIB: Final = 1024 * 1024
+_NO_STATE: Final[Any] = object()
+
+
+class App(Declares, Generic[State]):
+    """A job queue in PostgreSQL: declare tasks on it, enqueue calls, make workers.
+
+    Nothing happens at construction: settings are read and connections made by `async with jobs:`.
+
+    Args:
+        dsn: `postgresql://user:password@host/database`, or `embedded:./data` for a PostgreSQL of its own.
+            Default: AIOPGQ_DSN, DATABASE_URL, or the PG* variables.
+        schema: Where the tables are. Default: AIOPGQ_SCHEMA or `aiopgq`.
+        imports: Modules that declare tasks on it; imported by workers, the CLI and the testing kit, so that
+            the module of the App itself imports nothing of yours.
+        state: An async context manager without parameters; a worker process enters it once before its first
+            claim, and what it yields is `jobs.state` in tasks.
+        queue: The queue of tasks that name none.
+        retention: Seconds (or a timedelta) finished jobs and their results are kept; 0 keeps nothing.
+            Default 7 days.
+        listen_dsn: Where to LISTEN, if `dsn` leads through a pooler. Default: AIOPGQ_LISTEN_DSN or `dsn`.
+        connect: Makes an asyncpg connection instead of a DSN, for tokens and connectors.
+        statement_cache_size: Prepared statements kept per connection. Default:
+            AIOPGQ_STATEMENT_CACHE_SIZE or 100; 0 behind PgBouncer before 1.21.
+        max_args_bytes: The largest arguments of one job, encoded. Default 1 MiB: a row is no place for files.
+        max_result_bytes: The largest result kept, encoded. Default 1 MiB.
+
+    Example:
+        >>> jobs = App("embedded:./data")
+        >>> @jobs.task
+        ... async def greet(name: str) -> str:
+        ...     return f"hello {name}"
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        imports: Iterable[str] = (),
+        state: Callable[[], AbstractAsyncContextManager[State]] | None = None,
+        queue: str = options.DEFAULT_QUEUE,
+        retention: float | timedelta = 7 * _DAY,
+        listen_dsn: str | None = None,
+        connect: ConnectFactory | None = None,
+        statement_cache_size: int | None = None,
+        max_args_bytes: int = _MIB,
+        max_result_bytes: int = _MIB,
+    ) -> None:
+        super().__init__(queue=queue)
+        self._dsn = None if dsn is None else normal(dsn)
+        self._schema = None if schema is None else check_schema_name(schema)
+        self._imports = tuple(imports)
+        self._make_state = state
+        self._state: State = _NO_STATE
+        self._retention = options.seconds("retention", retention)
+        self._listen_dsn = None if listen_dsn is None else normal(listen_dsn)
+        self._connect = connect
+        self._statement_cache_size = statement_cache_size
+        self._max_args_bytes = max_args_bytes
+        self._max_result_bytes = max_result_bytes
+        self._cores: dict[str, TaskCore] = {}
+        self._known: dict[str, TaskDefinition] = {}
+        self._open: Opened | None = None
+        self._openings = 0
+        self._opening = asyncio.Lock()
+
+    # declare
+
+    def include(self, router: Router, *, prefix: str = "") -> None:
+        """Make the tasks of a router tasks of this App.
+
+        Args:
+            router: The router; one App may include it once.
+            prefix: Put before the names of its tasks, such as "mail.".
+
+        Raises:
+            TaskNameTaken: A task of that name is known already; nothing was included.
+            ConfigError: The router is included already.
+        """
+        for core in router.cores:
+            if core.bound:
+                raise ConfigError("include", f"task {core.definition.name!r} belongs to an App already.")
+            self._check_free(core, prefix)
+        for core in router.cores:
+            core.definition.name = options.name("task name", prefix + core.definition.name)
+            self._declare(core)
+
+    def _check_free(self, core: TaskCore, prefix: str = "") -> None:
+        definition = core.definition
+        for name in (prefix + definition.name, *definition.aliases):
+            if (first := self._known.get(name)) is not None:
+                raise TaskNameTaken(name, where_defined(first.function))
+
+    def _declare(self, core: TaskCore) -> None:
+        self._check_free(core)
+        definition = core.definition
+        self._cores[definition.name] = core
+        for name in (definition.name, *definition.aliases):
+            self._known[name] = definition
+        core.bind(self)
+
+    def import_tasks(self) -> None:
+        """Import the modules named in `imports`; workers, the CLI and the testing kit do it by themselves."""
+        for module in self._imports:
+            importlib.import_module(module)
+
+    @property
+    def tasks(self) -> Mapping[str, TaskDefinition]:
+        """The tasks known so far, by name."""
+        return {name: core.definition for name, core in self._cores.items()}
+
+    def task_named(self, name: str) -> Any:
+        """Return the task of that name, for `options(…)` and `enqueue`.
+
+        Raises:
+            TaskNotIncluded: No such task is known; the message names the closest one.
+        """
+        definition = self._known.get(name)
+        if definition is None:
+            closest = difflib.get_close_matches(name, self._known, n=1)
+            raise TaskNotIncluded(name, closest[0] if closest else None)
+
+        return self._cores[definition.name].face
+
+    # enqueue
+
+    async def enqueue_many(
+        self, calls: Iterable[Call[Any]], *, connection: Any = None
+    ) -> list[JobHandle[Any]]:
+        """Enqueue calls made by `task.call(…)`, all or none, in one transaction.
+
+        Args:
+            calls: The calls, of any tasks.
+            connection: An asyncpg Connection or a SQLAlchemy AsyncSession or AsyncConnection: the rows are
+                inserted in its transaction.
+
+        Raises:
+            AppNotOpen: No connection was given and the App is not open.
+            RowRefused: PostgreSQL cannot store one of them.
+            StoreUnavailable: PostgreSQL did not answer for ten seconds.
+            EnqueueUnknown: The answer to the commit was lost, and finished jobs are not kept.
+            TypeError: connection is of no kind we know.
+        """
+        calls = list(calls)
+        if connection is not None:
+            check_connection(connection)
+        if not calls:
+            return []
+        batch = [call.job for call in calls]
+        once = any(call.once for call in calls)
+        if connection is not None:
+            new = await enqueue_foreign(connection, self.schema, batch, once=once)
+        else:
+            opened = self._opened("enqueue jobs")
+            new = await insert(opened.jobs, batch, once=once, keep=self.keeps_results)
+
+        return [
+            JobHandle(
+                self,
+                call.job.id,
+                call.definition.codec,
+                existing=call.job.id not in new,
+                connection=connection,
+            )
+            for call in calls
+        ]
+
+    async def enqueue_one(self, call: Call[Any]) -> JobHandle[Any]:
+        """Enqueue one call; `task.enqueue(…)` is the typed way to say it."""
+        if call.connection is not None or call.once:
+            [handle] = await self.enqueue_many([call], connection=call.connection)
+            return handle
+        await self._opened("enqueue a job").batcher.add(call.job)
+
+        return JobHandle(self, call.job.id, call.definition.codec)
+
+    def handle(self, job_id: UUID) -> JobHandle[Any]:
+        """Make a handle on any job from its id."""
+        return JobHandle(self, job_id, None)
+
+    # run
+
+    def worker(
+        self,
+        queues: Mapping[str, int | None] | Iterable[str] | None = None,
+        *,
+        concurrency: int = 10,
+        name: str | None = None,
+        burst: bool = False,
+        poll_interval: float | timedelta = 5.0,
+        shutdown_grace: float | timedelta = 30.0,
+        job_log: bool = True,
+    ) -> Worker:
+        """Make a worker for this process.
+
+        Args:
+            queues: The queues to serve; a number gives a queue slots of its own (`{"mail": 20}`), without
+                one it shares `concurrency`. Default: all queues of the tasks known.
+            concurrency: How many jobs the sharing queues run at once. Default 10.
+            name: How it is called in logs and in the errors of jobs. Default: the host's name.
+            burst: End when nothing is due, instead of waiting for more.
+            poll_interval: Seconds between looks while asleep: the net below the notifications. Default 5.
+            shutdown_grace: Seconds running jobs may take to finish at the end. Default 30.
+            job_log: Write an INFO line for each completed job.
+
+        Raises:
+            ConfigError: An option cannot be used.
+        """
+        if isinstance(queues, str):
+            raise ConfigError("queues", f'takes several names or a mapping; write ["{queues}"].')
+        chosen = (
+            None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+        )
+        options.count("concurrency", concurrency)
+        for queue, slots in (chosen or {}).items():
+            options.name("queue", queue)
+            if slots is not None:
+                options.count(f"slots of queue {queue!r}", slots)
+
+        def make_slots() -> Slots:
+            served = chosen or dict.fromkeys(
+                sorted({definition.queue for definition in self._known.values()})
+            )
+            own = {queue: slots for queue, slots in served.items() if slots is not None}
+            if not served:
+                raise ConfigError(
+                    "queues", "the App knows no task, so there is nothing to serve; see `imports=`."
+                )
+            return Slots(concurrency, own, [queue for queue in served if queue not in own])
+
+        return Worker(
+            self,
+            partial(self._equip, make_slots),
+            name=name,
+            burst=burst,
+            poll_interval=options.seconds("poll_interval", poll_interval),
+            shutdown_grace=options.seconds("shutdown_grace", shutdown_grace),
+            job_log=job_log,
+        )
+
+    def _equip(self, make_slots: Callable[[], Slots]) -> Equipment:
+        self.import_tasks()
+        database = self._opened("start a worker").database
+
+        return Equipment(
+            connect=database.connect,
+            listen=database.listen,
+            tasks=dict(self._known),
+            slots=make_slots(),
+            state=self._entered_state,
+            retention=self._retention,
+            max_result_bytes=self._max_result_bytes,
+            version=version("aiopgq"),
+        )
+
+    @asynccontextmanager
+    async def _entered_state(self) -> AsyncIterator[None]:
+        if self._make_state is None:
+            yield
+            return
+        async with self._make_state() as state:
+            self._state = state
+            try:
+                yield
+            finally:
+                self._state = _NO_STATE
+
+    # open and close
+
+    async def __aenter__(self) -> "App[State]":
+        """Read the settings, connect, check the schema. Opening an open App again is counted, not done.
+
+        Raises:
+            ConfigError: A setting cannot be used.
+            SchemaError: The schema is missing, behind or too far ahead; run `python -m aiopgq migrate`.
+            StoreUnavailable: PostgreSQL does not answer.
+            WrongLoop: It is open in another event loop.
+        """
+        if self._openings == 0:
+            self._opening = asyncio.Lock()
+        self._openings += 1
+        try:
+            async with self._opening:
+                if self._open is None:
+                    self._open = await Opened.open(self._database_settings(), keep=self.keeps_results)
+                self._open.check_loop()
+        except BaseException:
+            self._openings -= 1
+            raise
+
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Wait for enqueues under way, then close the connections."""
+        self._openings -= 1
+        if self._openings == 0 and self._open is not None:
+            opened, self._open = self._open, None
+            await opened.close()
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Any) -> AsyncIterator[None]:
+        """Serve as the lifespan of a Starlette or FastAPI app that only enqueues."""
+        async with self:
+            yield
+
+    async def cleanup_ctx(self, _app: Any) -> AsyncIterator[None]:
+        """Serve as an aiohttp cleanup context of an app that only enqueues."""
+        async with self:
+            yield
+
+    async def migrate(self) -> Sequence[Migration]:
+        """Bring the schema up to date; safe to race, changes nothing when all is current.
+
+        The App need not be open.
+
+        Raises:
+            SchemaError: What is there does not fit what this version brings.
+            StoreError: PostgreSQL refused, or did not answer.
+        """
+        database = await self._database_settings().resolve()
+        try:
+            return await migrate(database.connect)
+        finally:
+            database.release()
+
+    @property
+    def inspector(self) -> Inspector:
+        """Looks and mends.
+
+        Raises:
+            AppNotOpen: The App is not open.
+        """
+        return Inspector(self.store("inspect jobs"))
+
+    @property
+    def state(self) -> State:
+        """What the `state=` context manager yielded in this worker process.
+
+        Raises:
+            NoState: No worker runs here, or the App has no `state=`.
+        """
+        if self._state is _NO_STATE:
+            raise NoState
+
+        return self._state
+
+    # for handles and tasks
+
+    @property
+    def schema(self) -> str:
+        """The schema of the tables."""
+        return self._schema or check_schema_name(os.environ.get("AIOPGQ_SCHEMA") or DEFAULT_SCHEMA)
+
+    @property
+    def max_args_bytes(self) -> int:
+        """The largest arguments of one job, encoded."""
+        return self._max_args_bytes
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether finished jobs are kept."""
+        return self._retention > 0
+
+    def store(self, doing: str) -> Jobs:
+        """Return the store of the opened App; handles use it."""
+        return self._opened(doing).jobs
+
+    async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None:
+        """Wait until a job is final; handles use it."""
+        return await self._opened("wait for a result").results.wait(job_id, seconds)
+
+    def _opened(self, doing: str) -> Opened:
+        if self._open is None:
+            raise AppNotOpen(doing)
+        self._open.check_loop()
+
+        return self._open
+
+    def _database_settings(self) -> DatabaseSettings:
+        return DatabaseSettings(
+            self._dsn, self._listen_dsn, self.schema, self._connect, self._statement_cache_size
+        )

@@ -1,0 +1,139 @@
+"""Looks and mends: what the CLI and a dashboard are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from aiopgq._store.jobs import Filters, Jobs
+from aiopgq._words.job import JobInfo
+from aiopgq.errors import JobNotFound
+
+__all__ = ["Count", "Inspector"]
+
+_ALL: Final = 2**31 - 1
+_BATCH: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many jobs of a queue and task have a status."""
+
+    queue: str
+    task: str
+    status: str
+    jobs: int
+
+
+class Inspector:
+    """Looks at jobs and mends them; `jobs.inspector` of an opened App."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def job(self, job_id: UUID) -> JobInfo:
+        """Look at one job.
+
+        Raises:
+            JobNotFound: It was never committed, or is past its retention.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        info = await self._jobs.info(job_id)
+        if info is None:
+            raise JobNotFound(job_id)
+
+        return info
+
+    async def jobs(
+        self,
+        *,
+        task: str | None = None,
+        queue: str | None = None,
+        status: str | None = None,
+        error: str | None = None,
+        before: datetime | None = None,
+        after: datetime | None = None,
+        limit: int = 100,
+    ) -> list[JobInfo]:
+        """List jobs, newest first.
+
+        Args:
+            task: Only this task.
+            queue: Only this queue.
+            status: Only this status.
+            error: Only jobs whose last error contains this.
+            before: Only jobs created before this moment.
+            after: Only jobs created after this moment.
+            limit: The most jobs to return.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._jobs.newest(Filters(task, queue, status, before, after, error), limit)
+
+    async def counts(self) -> list[Count]:
+        """Count unfinished jobs and dead letters by queue, task and status.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return [Count(*row) for row in await self._jobs.counts()]
+
+    async def cancel(self, job_id: UUID) -> str:
+        """Cancel a job: cancelled at once, requested of its worker, or finished (too late).
+
+        Raises:
+            JobNotFound: It was never committed, or is past its retention.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        outcome = await self._jobs.cancel(job_id)
+        if outcome == "not found":
+            raise JobNotFound(job_id)
+
+        return outcome
+
+    async def dead(
+        self,
+        ids: Sequence[UUID] | None = None,
+        *,
+        task: str | None = None,
+        queue: str | None = None,
+        error: str | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[UUID]:
+        """Find dead letters, oldest first.
+
+        Args:
+            ids: Only these.
+            task: Only this task.
+            queue: Only this queue.
+            error: Only those whose last error contains this.
+            before: Only those that failed before this moment.
+            limit: The most to return; None for all.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        filters = Filters(task=task, queue=queue, error=error, before=before)
+        return await self._jobs.dead_ids(ids, filters, _ALL if limit is None else limit)
+
+    async def replay(self, ids: Sequence[UUID]) -> int:
+        """Make dead letters pending again, with all their attempts and their history; return how many.
+
+        Those that are no dead letters (any more) are passed over, so replaying twice runs once. Each thousand
+        is a transaction.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return sum([len(await self._jobs.replay(ids[at : at + _BATCH])) for at in range(0, len(ids), _BATCH)])
+
+    async def purge(self, ids: Sequence[UUID]) -> int:
+        """Delete dead letters for good; return how many. Each thousand is a transaction.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return sum([len(await self._jobs.purge(ids[at : at + _BATCH])) for at in range(0, len(ids), _BATCH)])

@@ -1,0 +1,150 @@
+"""What an open App holds: its connections, the batcher, and those who wait for results."""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+
+from aiopgq._flow.enqueue import DEADLINE, Batcher
+from aiopgq._flow.listen import keep_listening
+from aiopgq._flow.results import Results
+from aiopgq._store.connection import ConnectFactory, ConnectSettings, Line, Lines
+from aiopgq._store.dsn import EMBEDDED, find_dsn, masked, normal
+from aiopgq._store.jobs import Jobs
+from aiopgq._store.schema import check_schema
+from aiopgq.embedded import EmbeddedServer
+from aiopgq.errors import AppNotOpen, ConfigError, WrongLoop
+
+__all__ = ["DatabaseSettings", "Opened"]
+
+log = logging.getLogger("aiopgq")
+
+# Looking, cancelling, enqueue_many, keyed enqueues; the batcher has a line of its own.
+_LINES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """Where the database is, as far as the constructor says; the environment fills the gaps at opening.
+
+    Attributes:
+        dsn: A URL, `embedded:FOLDER`, or None.
+        listen_dsn: Where to LISTEN, None for the same.
+        schema: The schema of the tables.
+        connect: Makes a connection instead of a DSN.
+        statement_cache_size: Prepared statements kept per connection; None asks the environment.
+    """
+
+    dsn: str | None
+    listen_dsn: str | None
+    schema: str
+    connect: ConnectFactory | None
+    statement_cache_size: int | None
+
+    async def resolve(self) -> "Database":
+        """Read the environment, and start the embedded server if that is what is wanted.
+
+        Raises:
+            ConfigError: No database is configured, or a setting cannot be used.
+            StoreUnavailable: The embedded server does not start.
+        """
+        server = None
+        dsn = "" if self.connect is not None else find_dsn(self.dsn)
+        if dsn.startswith(EMBEDDED):
+            server = await anyio.to_thread.run_sync(EmbeddedServer.start, dsn.removeprefix(EMBEDDED))
+            dsn = server.dsn
+        settings = ConnectSettings(dsn, self.schema, self._cache_size(), self.connect)
+        listen_dsn = self.listen_dsn or os.environ.get("AIOPGQ_LISTEN_DSN")
+        listen = settings if listen_dsn is None else replace(settings, dsn=normal(listen_dsn), connect=None)
+
+        return Database(settings, listen, server)
+
+    def _cache_size(self) -> int:
+        if self.statement_cache_size is not None:
+            return self.statement_cache_size
+        given = os.environ.get("AIOPGQ_STATEMENT_CACHE_SIZE", "100")
+        if not given.isdecimal():
+            raise ConfigError("AIOPGQ_STATEMENT_CACHE_SIZE", f"takes a number, not {given!r}.")
+
+        return int(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database that was found.
+
+    Attributes:
+        connect: For everything but LISTEN.
+        listen: For LISTEN.
+        server: The embedded server, if it is one.
+    """
+
+    connect: ConnectSettings
+    listen: ConnectSettings
+    server: EmbeddedServer | None
+
+    def release(self) -> None:
+        """Let go of the embedded server; the last one out stops it."""
+        if self.server is not None:
+            self.server.close()
+
+
+class Opened:
+    """The connections of an open App, bound to the event loop that opened it."""
+
+    def __init__(self, database: Database, *, keep: bool) -> None:
+        self.database = database
+        self._loop = asyncio.get_running_loop()
+        self._lines = Lines(database.connect, "app", _LINES)
+        self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
+        self.jobs = Jobs(self._lines)
+        self.batcher = Batcher(Jobs(self._enqueueing), keep=keep)
+        self.results = Results(self.jobs, partial(keep_listening, database.listen, ("done",)))
+
+    @classmethod
+    async def open(cls, settings: DatabaseSettings, *, keep: bool) -> "Opened":
+        """Find the database, connect, check the schema.
+
+        Raises:
+            ConfigError: A setting cannot be used.
+            SchemaError: The schema is missing, behind or too far ahead.
+            StoreUnavailable: PostgreSQL does not answer.
+        """
+        database = await settings.resolve()
+        line = Line(database.connect, "check")
+        try:
+            await check_schema(line)
+        except BaseException:
+            database.release()
+            raise
+        finally:
+            await line.close()
+        log.debug("opened on %s, schema %s", masked(database.connect.dsn), settings.schema)
+
+        return cls(database, keep=keep)
+
+    def check_loop(self) -> None:
+        """Check that this is the loop that opened the App.
+
+        Raises:
+            WrongLoop: It is another.
+            AppNotOpen: There is none.
+        """
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            raise AppNotOpen("use the App without an event loop") from None
+        if here is not self._loop:
+            raise WrongLoop
+
+    async def close(self) -> None:
+        """Finish enqueues under way, close the connections, let go of the embedded server."""
+        await self.batcher.finish()
+        await self.results.close()
+        await self._lines.close()
+        await self._enqueueing.close()
+        self.database.release()

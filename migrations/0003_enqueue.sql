@@ -1,0 +1,92 @@
+-- 0003: enqueue, the first step of a job's life
+-- phase: before
+-- oldest code: 1
+-- locks: none; everything is new
+
+CREATE FUNCTION aiopgq.enqueue_jobs(
+    p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[],
+    p_delays double precision[], p_run_ats timestamptz[], p_max_attempts integer[],
+    p_timeouts double precision[], p_headers text[]
+) RETURNS SETOF uuid
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    -- One reading for the whole batch: a job without a delay is ready when it is inserted.
+    started timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    INSERT INTO aiopgq.jobs AS j
+        (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers)
+    SELECT
+        c.id, c.queue, c.task, c.args::jsonb, c.priority,
+        coalesce(c.run_at, started + make_interval(secs => c.delay), started),
+        started,
+        CASE WHEN coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started
+             THEN nextval('aiopgq.places') END,
+        c.max_attempts, make_interval(secs => c.timeout), c.headers::jsonb
+    FROM unnest(
+        p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
+    ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
+    RETURNING j.id;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.enqueue_jobs IS
+    'Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now.';
+
+CREATE FUNCTION aiopgq.enqueue_jobs_once(
+    p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[],
+    p_delays double precision[], p_run_ats timestamptz[], p_max_attempts integer[],
+    p_timeouts double precision[], p_headers text[]
+) RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    started timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    INSERT INTO aiopgq.jobs AS j
+        (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers)
+    SELECT
+        c.id, c.queue, c.task, c.args::jsonb, c.priority,
+        coalesce(c.run_at, started + make_interval(secs => c.delay), started),
+        started,
+        CASE WHEN coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started
+             THEN nextval('aiopgq.places') END,
+        c.max_attempts, make_interval(secs => c.timeout), c.headers::jsonb
+    FROM unnest(
+        p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
+    ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
+    WHERE NOT EXISTS (SELECT 1 FROM aiopgq.archive a WHERE a.id = c.id)
+      AND NOT EXISTS (SELECT 1 FROM aiopgq.dead_letters d WHERE d.id = c.id)
+    ORDER BY c.id
+    -- Waits for another transaction that is inserting the same id, and skips if it commits.
+    ON CONFLICT (id) DO NOTHING
+    RETURNING j.id;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.enqueue_jobs_once IS
+    'As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.';
+
+CREATE FUNCTION aiopgq.enqueue(
+    p_task text, p_args jsonb DEFAULT '{}', p_queue text DEFAULT 'default', p_priority smallint DEFAULT 100,
+    p_delay interval DEFAULT NULL, p_run_at timestamptz DEFAULT NULL, p_max_attempts integer DEFAULT 12,
+    p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT gen_random_uuid()
+) RETURNS uuid
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM aiopgq.enqueue_jobs_once(
+        ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority],
+        ARRAY[extract(epoch FROM p_delay)::double precision], ARRAY[p_run_at], ARRAY[p_max_attempts],
+        ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text]);
+
+    RETURN p_id;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.enqueue IS
+    'Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.';

@@ -1,0 +1,142 @@
+-- 0004: claim, and what comes before it: promotion of due jobs
+-- phase: before
+-- oldest code: 1
+-- locks: none; everything is new
+
+CREATE FUNCTION aiopgq.find_lanes(p_queues text[]) RETURNS TABLE (queue text, priority smallint)
+LANGUAGE sql STABLE
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+    -- One index probe per priority level instead of reading the line.
+    WITH RECURSIVE lane AS (
+        SELECT q.queue, top.priority
+        FROM unnest(p_queues) AS q (queue)
+        CROSS JOIN LATERAL (
+            SELECT j.priority FROM aiopgq.jobs j
+            WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NOT NULL AND j.queue = q.queue
+            ORDER BY j.queue, j.priority DESC, j.place LIMIT 1
+        ) AS top
+        UNION ALL
+        SELECT lane.queue, below.priority
+        FROM lane
+        CROSS JOIN LATERAL (
+            SELECT j.priority FROM aiopgq.jobs j
+            WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NOT NULL AND j.queue = lane.queue
+              AND j.priority < lane.priority
+            ORDER BY j.queue, j.priority DESC, j.place LIMIT 1
+        ) AS below
+    )
+    SELECT lane.queue, lane.priority FROM lane
+$$;
+COMMENT ON FUNCTION aiopgq.find_lanes IS 'The priorities that have ready jobs, for each queue, highest first.';
+
+-- Planner settings belong to the function: they work through poolers, and a plan cached while the table was
+-- empty would cost 40 ms a claim after a bulk load. jit = off because enable_seqscan = off makes costs huge.
+CREATE FUNCTION aiopgq.claim_lanes(
+    p_worker uuid, p_claim uuid, p_limit integer, p_tasks text[],
+    p_queues text[], p_slots integer[],
+    p_lane_queues text[], p_lane_priorities smallint[], p_lane_bounds bigint[]
+) RETURNS TABLE (
+    id uuid, queue text, task text, priority smallint, place bigint, args text, headers text,
+    attempts integer, max_attempts integer, timeout interval, created_at timestamptz, run_at timestamptz
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    now_ timestamptz := clock_timestamp();
+BEGIN
+    IF p_lane_queues IS NULL THEN
+        SELECT array_agg(l.queue), array_agg(l.priority), array_agg(0)
+        INTO p_lane_queues, p_lane_priorities, p_lane_bounds
+        FROM aiopgq.find_lanes(p_queues) l;
+    END IF;
+
+    RETURN QUERY
+    UPDATE aiopgq.jobs u
+    SET status = 'claimed', worker_id = p_worker, claim_id = p_claim, claimed_at = now_, attempts = u.attempts + 1
+    -- An array of row addresses is read once, whatever the planner believes; no sort above the line, so that
+    -- each lane stops at its limit and locks no row too many.
+    WHERE u.ctid = ANY (ARRAY(
+        SELECT chosen.ctid
+        FROM unnest(p_queues, p_slots) AS q (queue, slots)
+        CROSS JOIN LATERAL (
+            SELECT ready.ctid
+            FROM unnest(p_lane_queues, p_lane_priorities, p_lane_bounds) AS lane (queue, priority, bound)
+            CROSS JOIN LATERAL (
+                SELECT j.ctid FROM aiopgq.jobs j
+                WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NOT NULL
+                  AND j.queue = lane.queue AND j.priority = lane.priority AND j.place >= lane.bound
+                  AND j.task = ANY (p_tasks)
+                ORDER BY j.place LIMIT q.slots
+                FOR UPDATE SKIP LOCKED
+            ) AS ready
+            WHERE lane.queue = q.queue
+            LIMIT q.slots
+        ) AS chosen
+        LIMIT p_limit
+    ))
+    RETURNING u.id, u.queue, u.task, u.priority, u.place, u.args::text, u.headers::text,
+        u.attempts, u.max_attempts, u.timeout, u.created_at, u.run_at;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.claim_lanes IS
+    'Claim ready jobs: each queue fills its slots from its lanes in the order given, p_limit in all. '
+    'Lanes NULL: sweep every lane of the queues from the start.';
+
+CREATE FUNCTION aiopgq.promote_jobs(
+    p_from timestamptz, p_limit integer, OUT promoted integer, OUT reached timestamptz, OUT next_in double precision
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    now_ timestamptz := clock_timestamp();
+    line record;
+BEGIN
+    promoted := 0;
+    FOR line IN
+        WITH ready AS (
+            UPDATE aiopgq.jobs u SET place = nextval('aiopgq.places')
+            FROM (
+                SELECT j.ctid AS address FROM aiopgq.jobs j
+                WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NULL
+                  AND j.run_at >= p_from AND j.run_at <= now_
+                ORDER BY j.run_at LIMIT p_limit
+                FOR UPDATE SKIP LOCKED
+            ) AS due
+            WHERE u.ctid = due.address
+            RETURNING u.queue, u.run_at
+        )
+        SELECT ready.queue, count(*) AS jobs, max(ready.run_at) AS latest FROM ready GROUP BY ready.queue
+    LOOP
+        promoted := promoted + line.jobs;
+        reached := greatest(reached, line.latest);
+        PERFORM aiopgq.wake_queue(line.queue, now_);
+    END LOOP;
+
+    SELECT greatest(extract(epoch FROM j.run_at - clock_timestamp())::double precision, 0) INTO next_in
+    FROM aiopgq.jobs j
+    WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NULL
+      AND j.run_at >= coalesce(reached, p_from)
+    ORDER BY j.run_at LIMIT 1;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.promote_jobs IS
+    'Give up to p_limit due jobs a place in line. next_in: seconds until the next one is due, NULL if none waits.';

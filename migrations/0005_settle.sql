@@ -1,0 +1,280 @@
+-- 0005: settle, the last step of a job's life, and the marks a long run leaves on its way
+-- phase: before
+-- oldest code: 1
+-- locks: none; everything is new
+--
+-- Every write to a claimed job names (id, claim_id): no row changed means the job belongs to somebody else.
+-- Batches lock their rows in the order of id. Hash and merge joins are off because a plan made on an empty
+-- table would later read the whole of it.
+
+CREATE FUNCTION aiopgq.append_error(p_errors jsonb, p_entry jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN p_entry IS NULL THEN p_errors
+    -- The first error and the latest ones tell most; fifty entries are kept.
+    WHEN jsonb_array_length(coalesce(p_errors, '[]')) >= 50 THEN (p_errors - 1) || p_entry
+    ELSE coalesce(p_errors, '[]') || p_entry
+END;
+
+CREATE FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
+RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    now_ timestamptz := clock_timestamp();
+BEGIN
+    IF p_keep THEN
+        RETURN QUERY
+        WITH ended AS (
+            SELECT * FROM unnest(p_ids, p_claims, p_results) AS e (id, claim_id, result) ORDER BY e.id
+        ), gone AS (
+            DELETE FROM aiopgq.jobs j USING ended e
+            WHERE j.id = e.id AND j.claim_id = e.claim_id
+            RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.attempts,
+                j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
+                j.current_stage, j.last_error, j.errors, e.result
+        )
+        INSERT INTO aiopgq.archive AS a
+            (id, worker_id, run_at, created_at, claimed_at, started_at, completed_at, attempts,
+             max_attempts, events_count, progress, priority, status, queue, task, args, headers,
+             current_stage, last_error, errors, result)
+        SELECT
+            g.id, g.worker_id, g.run_at, g.created_at, g.claimed_at, g.started_at, now_, g.attempts,
+            g.max_attempts, g.events_count, g.progress, g.priority, 'completed', g.queue, g.task, g.args, g.headers,
+            g.current_stage, g.last_error, g.errors, g.result::jsonb
+        FROM gone g
+        RETURNING a.id;
+    ELSE
+        RETURN QUERY
+        DELETE FROM aiopgq.jobs j
+        USING (SELECT * FROM unnest(p_ids, p_claims) AS e (id, claim_id) ORDER BY e.id) AS e
+        WHERE j.id = e.id AND j.claim_id = e.claim_id
+        RETURNING j.id;
+    END IF;
+    PERFORM aiopgq.tell_waiters(p_ids);
+END
+$$;
+COMMENT ON FUNCTION aiopgq.complete_jobs IS
+    'Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.';
+
+CREATE FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_keep boolean)
+RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    now_ timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    WITH ended AS (
+        SELECT * FROM unnest(p_ids, p_claims, p_reasons) AS e (id, claim_id, reason) ORDER BY e.id
+    ), gone AS (
+        DELETE FROM aiopgq.jobs j USING ended e
+        -- A NULL claim_id means a pending job: it may be cancelled by anybody.
+        WHERE j.id = e.id AND j.claim_id IS NOT DISTINCT FROM e.claim_id
+        RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.attempts,
+            j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
+            j.current_stage, j.last_error, j.errors, e.reason
+    ), kept AS (
+        INSERT INTO aiopgq.archive
+            (id, worker_id, run_at, created_at, claimed_at, started_at, completed_at, attempts,
+             max_attempts, events_count, progress, priority, status, queue, task, args, headers,
+             current_stage, last_error, errors)
+        SELECT
+            g.id, g.worker_id, g.run_at, g.created_at, g.claimed_at, g.started_at, now_, g.attempts,
+            g.max_attempts, g.events_count, g.progress, g.priority, 'cancelled', g.queue, g.task, g.args, g.headers,
+            g.current_stage, coalesce(g.reason, g.last_error), g.errors
+        FROM gone g WHERE p_keep
+    )
+    SELECT g.id FROM gone g;
+    PERFORM aiopgq.tell_waiters(p_ids);
+END
+$$;
+COMMENT ON FUNCTION aiopgq.cancel_jobs IS
+    'Move cancelled jobs to the archive: claimed ones by their claim_id, pending ones by NULL.';
+
+CREATE FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_errors text[])
+RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH ended AS (
+        SELECT * FROM unnest(p_ids, p_claims, p_reasons, p_errors) AS e (id, claim_id, reason, error) ORDER BY e.id
+    ), gone AS (
+        DELETE FROM aiopgq.jobs j USING ended e
+        WHERE j.id = e.id AND j.claim_id = e.claim_id
+        RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.timeout, j.attempts,
+            j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
+            j.current_stage, j.errors, j.limit_key, e.reason, e.error
+    )
+    INSERT INTO aiopgq.dead_letters AS d
+        (id, worker_id, run_at, created_at, claimed_at, started_at, timeout, attempts, max_attempts,
+         events_count, progress, priority, queue, task, args, headers, current_stage, last_error, errors, limit_key)
+    SELECT
+        g.id, g.worker_id, g.run_at, g.created_at, g.claimed_at, g.started_at, g.timeout, g.attempts, g.max_attempts,
+        g.events_count, g.progress, g.priority, g.queue, g.task, g.args, g.headers, g.current_stage, g.reason,
+        aiopgq.append_error(g.errors, g.error::jsonb), g.limit_key
+    FROM gone g
+    RETURNING d.id;
+    PERFORM aiopgq.tell_waiters(p_ids);
+END
+$$;
+COMMENT ON FUNCTION aiopgq.bury_jobs IS 'Move failed jobs to the dead letters with the error of their last attempt.';
+
+CREATE FUNCTION aiopgq.reschedule_jobs(
+    p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[],
+    p_reasons text[], p_errors text[], p_keep boolean
+) RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    now_ timestamptz := clock_timestamp();
+    unwanted uuid[];
+    line record;
+BEGIN
+    -- Locked first and in order; whoever asked for a cancel before this has it now, later ones wait for us.
+    SELECT array_agg(locked.id) INTO unwanted
+    FROM (
+        SELECT j.id, j.cancel_requested
+        FROM (SELECT * FROM unnest(p_ids, p_claims) AS e (id, claim_id) ORDER BY e.id) AS e
+        JOIN aiopgq.jobs j ON j.id = e.id AND j.claim_id = e.claim_id
+        FOR UPDATE OF j
+    ) AS locked
+    WHERE locked.cancel_requested;
+
+    IF unwanted IS NOT NULL THEN
+        RETURN QUERY
+        SELECT aiopgq.cancel_jobs(array_agg(e.id), array_agg(e.claim_id), array_agg(e.reason), p_keep)
+        FROM unnest(p_ids, p_claims, p_reasons) AS e (id, claim_id, reason)
+        WHERE e.id = ANY (unwanted);
+    END IF;
+
+    FOR line IN
+        UPDATE aiopgq.jobs j
+        SET status = 'pending', worker_id = NULL, claim_id = NULL, claimed_at = NULL, started_at = NULL,
+            progress = NULL, current_stage = NULL,
+            attempts = j.attempts - e.refund::integer,
+            run_at = now_ + make_interval(secs => e.delay),
+            place = CASE WHEN e.delay <= 0 THEN nextval('aiopgq.places') END,
+            last_error = coalesce(e.reason, j.last_error),
+            errors = aiopgq.append_error(j.errors, e.error::jsonb)
+        FROM (
+            SELECT * FROM unnest(p_ids, p_claims, p_delays, p_refunds, p_reasons, p_errors)
+                AS e (id, claim_id, delay, refund, reason, error)
+            ORDER BY e.id
+        ) AS e
+        WHERE j.id = e.id AND j.claim_id = e.claim_id
+        RETURNING j.id, j.queue, j.run_at
+    LOOP
+        -- Equal notifications of one transaction fold into one.
+        PERFORM aiopgq.wake_queue(line.queue, line.run_at);
+        RETURN NEXT line.id;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.reschedule_jobs IS
+    'The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). '
+    'A job whose cancel was requested is archived as cancelled instead.';
+
+CREATE FUNCTION aiopgq.mark_jobs(
+    p_ids uuid[], p_claims uuid[], p_elapsed double precision[], p_progress real[], p_stages text[], p_events integer[]
+) RETURNS TABLE (id uuid, cancel_requested boolean)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    UPDATE aiopgq.jobs j
+    SET status = 'running',
+        started_at = coalesce(j.started_at, clock_timestamp() - make_interval(secs => m.elapsed)),
+        progress = coalesce(m.progress, j.progress),
+        current_stage = coalesce(m.stage, j.current_stage),
+        events_count = j.events_count + m.events
+    FROM (
+        SELECT * FROM unnest(p_ids, p_claims, p_elapsed, p_progress, p_stages, p_events)
+            AS m (id, claim_id, elapsed, progress, stage, events)
+        ORDER BY m.id
+    ) AS m
+    WHERE j.id = m.id AND j.claim_id = m.claim_id
+    RETURNING j.id, j.cancel_requested;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.mark_jobs IS
+    'Mark long runs as running, with their progress; returns those that are still ours.';
+
+CREATE FUNCTION aiopgq.cancel_job(p_id uuid) RETURNS text
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    -- Between the two looks the job may change sides; one of them hits, or the job is gone.
+    LOOP
+        IF EXISTS (SELECT 1 FROM aiopgq.cancel_jobs(ARRAY[p_id], ARRAY[NULL::uuid], ARRAY['cancelled'], true)) THEN
+            RETURN 'cancelled';
+        END IF;
+        UPDATE aiopgq.jobs SET cancel_requested = true WHERE id = p_id AND status <> 'pending';
+        IF FOUND THEN
+            PERFORM pg_notify(aiopgq.channel() || ':cancel', p_id::text);
+            RETURN 'requested';
+        END IF;
+        IF NOT EXISTS (SELECT 1 FROM aiopgq.jobs WHERE id = p_id) THEN
+            RETURN CASE WHEN EXISTS (SELECT 1 FROM aiopgq.all_jobs WHERE id = p_id) THEN 'finished' ELSE 'not found' END;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.cancel_job IS
+    'Cancel a job: a pending one at once, a claimed one by asking its worker. '
+    'Returns cancelled, requested, finished or not found.';
+
+CREATE FUNCTION aiopgq.replay_dead_letters(p_ids uuid[]) RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH gone AS (
+        DELETE FROM aiopgq.dead_letters d
+        USING (SELECT * FROM unnest(p_ids) AS e (id) ORDER BY e.id) AS e
+        WHERE d.id = e.id
+        RETURNING d.*
+    )
+    INSERT INTO aiopgq.jobs AS j
+        (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers,
+         last_error, errors, limit_key)
+    SELECT
+        g.id, g.queue, g.task, g.args, g.priority, clock_timestamp(), g.created_at, nextval('aiopgq.places'),
+        g.max_attempts, g.timeout, g.headers, g.last_error, g.errors, g.limit_key
+    FROM gone g
+    RETURNING j.id;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.replay_dead_letters IS
+    'Make dead letters pending jobs again, with all their attempts and their history.';

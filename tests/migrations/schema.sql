@@ -1,0 +1,447 @@
+-- What the migrations add up to. Written by AIOPGQ_WRITE_GOLDEN=1 pytest tests/migrations
+
+SEQUENCE places
+    -- A job draws its place in line each time it becomes ready.
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_0
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_1
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_10
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_11
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_12
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_13
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_14
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_15
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_2
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_3
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_4
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_5
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_6
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_7
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_8
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_9
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE waiters
+    -- Somebody waits for results until this moment, in milliseconds.
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+TABLE archive
+    -- Completed and cancelled jobs, a partition a UTC day of completed_at.
+    PARTITION BY RANGE (completed_at)
+    id uuid NOT NULL
+    worker_id uuid
+    run_at timestamp with time zone NOT NULL
+    created_at timestamp with time zone NOT NULL
+    claimed_at timestamp with time zone
+    started_at timestamp with time zone
+    completed_at timestamp with time zone NOT NULL
+    attempts integer NOT NULL
+    max_attempts integer NOT NULL
+    events_count integer NOT NULL
+    progress real
+    priority smallint NOT NULL
+    status text NOT NULL
+    queue text NOT NULL
+    task text NOT NULL
+    args jsonb NOT NULL
+    headers jsonb
+    current_stage text
+    last_error text
+    errors jsonb
+    result jsonb
+    CONSTRAINT status_is_completed_or_cancelled CHECK ((status = ANY (ARRAY['completed'::text, 'cancelled'::text])))
+    CREATE INDEX archive_key ON ONLY aiopgq.archive USING btree (id)
+
+TABLE dead_letters
+    -- Failed jobs with all their errors, until replayed or purged.
+    id uuid NOT NULL
+    worker_id uuid
+    run_at timestamp with time zone NOT NULL
+    created_at timestamp with time zone NOT NULL
+    claimed_at timestamp with time zone
+    started_at timestamp with time zone
+    failed_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    timeout interval
+    attempts integer NOT NULL
+    max_attempts integer NOT NULL
+    events_count integer NOT NULL
+    progress real
+    priority smallint NOT NULL
+    queue text NOT NULL
+    task text NOT NULL
+    args jsonb NOT NULL
+    headers jsonb
+    current_stage text
+    last_error text
+    errors jsonb
+    limit_key text
+    CONSTRAINT dead_letters_key PRIMARY KEY (id)
+    CREATE INDEX dead_letters_failed_at ON aiopgq.dead_letters USING btree (failed_at)
+    CREATE UNIQUE INDEX dead_letters_key ON aiopgq.dead_letters USING btree (id)
+
+TABLE jobs
+    WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_insert_threshold=-1, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=200000)
+    id uuid NOT NULL
+    worker_id uuid -- The incarnation that owns the job; never reused.
+    claim_id uuid -- The fence: one fresh value per claim batch; every write to a claimed job names it.
+    place bigint -- Position in line; NULL while the job waits for run_at.
+    run_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    claimed_at timestamp with time zone
+    started_at timestamp with time zone
+    timeout interval -- NULL = the timeout of the task; zero = none.
+    attempts integer NOT NULL DEFAULT 0 -- Runs begun; spent when claimed, given back on release and snooze.
+    max_attempts integer NOT NULL DEFAULT 12
+    events_count integer NOT NULL DEFAULT 0
+    progress real
+    priority smallint NOT NULL DEFAULT 100
+    cancel_requested boolean NOT NULL DEFAULT false
+    status text NOT NULL DEFAULT 'pending'::text
+    queue text NOT NULL DEFAULT 'default'::text
+    task text NOT NULL
+    args jsonb NOT NULL DEFAULT '{}'::jsonb
+    headers jsonb
+    held text -- NULL = free; else why it may not be claimed.
+    current_stage text
+    last_error text
+    errors jsonb
+    unique_key text
+    limit_key text
+    CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
+    CONSTRAINT attempts_is_not_negative CHECK ((attempts >= 0))
+    CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
+    CONSTRAINT jobs_key PRIMARY KEY (id)
+    CONSTRAINT max_attempts_is_at_least_one CHECK ((max_attempts >= 1))
+    CONSTRAINT only_a_claimed_job_has_a_claim_id CHECK (((status = 'pending'::text) = (claim_id IS NULL)))
+    CONSTRAINT only_a_claimed_job_has_a_worker CHECK (((claim_id IS NULL) = (worker_id IS NULL)))
+    CONSTRAINT progress_is_a_percentage CHECK (((progress >= (0)::double precision) AND (progress <= (100)::double precision)))
+    CONSTRAINT queue_has_1_to_200_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 200)))
+    CONSTRAINT run_at_is_before_year_9999 CHECK (((run_at > '-infinity'::timestamp with time zone) AND (run_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
+    CONSTRAINT status_is_unfinished CHECK ((status = ANY (ARRAY['pending'::text, 'claimed'::text, 'running'::text])))
+    CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
+    CREATE INDEX jobs_due ON aiopgq.jobs USING btree (run_at) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NULL))
+    CREATE INDEX jobs_held ON aiopgq.jobs USING btree (held, task) WHERE (held IS NOT NULL)
+    CREATE UNIQUE INDEX jobs_key ON aiopgq.jobs USING btree (id)
+    CREATE INDEX jobs_line ON aiopgq.jobs USING btree (queue, priority DESC, place) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NOT NULL))
+    CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs USING btree (unique_key) WHERE (unique_key IS NOT NULL)
+    CREATE INDEX jobs_worker ON aiopgq.jobs USING btree (worker_id) WHERE (worker_id IS NOT NULL)
+    CREATE TRIGGER wake_workers AFTER INSERT ON aiopgq.jobs REFERENCING NEW TABLE AS new_jobs FOR EACH STATEMENT EXECUTE FUNCTION aiopgq.wake_after_insert()
+
+TABLE migrations
+    -- The migrations applied to this schema, and by which version.
+    number integer NOT NULL
+    oldest_code integer NOT NULL -- Code may run on this schema if it knows migrations up to this number, or later ones.
+    applied_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    name text NOT NULL
+    checksum text NOT NULL -- SHA-256 of the file.
+    applied_by text NOT NULL
+    CONSTRAINT migrations_key PRIMARY KEY (number)
+    CREATE UNIQUE INDEX migrations_key ON aiopgq.migrations USING btree (number)
+
+TABLE workers
+    -- A row per incarnation of a worker; its beat, never its jobs, says that it lives.
+    WITH (fillfactor=50)
+    id uuid NOT NULL
+    parent uuid
+    beat bigint NOT NULL DEFAULT 0
+    started_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    heartbeat_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    dead_at timestamp with time zone
+    lease interval NOT NULL
+    pid integer NOT NULL
+    concurrency integer NOT NULL
+    draining boolean NOT NULL DEFAULT false
+    name text NOT NULL
+    host text NOT NULL
+    version text NOT NULL
+    queues text[] NOT NULL
+    tasks text[] NOT NULL
+    backend_pids integer[] NOT NULL DEFAULT '{}'::integer[]
+    CONSTRAINT workers_key PRIMARY KEY (id)
+    CREATE UNIQUE INDEX workers_key ON aiopgq.workers USING btree (id)
+
+VIEW all_jobs
+    -- Every job that is still known, whatever table holds it.
+    id uuid
+    queue text
+    task text
+    status text
+    priority smallint
+    attempts integer
+    max_attempts integer
+    created_at timestamp with time zone
+    run_at timestamp with time zone
+    claimed_at timestamp with time zone
+    started_at timestamp with time zone
+    finished_at timestamp with time zone
+    worker_id uuid
+    progress real
+    current_stage text
+    events_count integer
+    held text
+    cancel_requested boolean
+    args jsonb
+    headers jsonb
+    result jsonb
+    last_error text
+    errors jsonb
+
+FUNCTION aiopgq.append_error(p_errors jsonb, p_entry jsonb)
+    RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (p_entry IS NULL) THEN p_errors WHEN (jsonb_array_length(COALESCE(p_errors, '[]'::jsonb)) >= 50) THEN ((p_errors - 1) || p_entry) ELSE (COALESCE(p_errors, '[]'::jsonb) || p_entry) END
+
+FUNCTION aiopgq.await_results(p_for double precision)
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 ff1251f3a6f3cae945bba6f231102b2f
+
+FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_errors text[])
+    -- Move failed jobs to the dead letters with the error of their last attempt.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 70e5f06bc246c24a5b88b7244783b838
+
+FUNCTION aiopgq.cancel_job(p_id uuid)
+    -- Cancel a job: a pending one at once, a claimed one by asking its worker. Returns cancelled, requested, finished or not found.
+    RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 8b25a546ce7f2ca04a265aae455dd39f
+
+FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_keep boolean)
+    -- Move cancelled jobs to the archive: claimed ones by their claim_id, pending ones by NULL.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 1efe4d5cbcbac48ec9afb2b365d08919
+
+FUNCTION aiopgq.channel()
+    -- The NOTIFY channel: the name of this schema.
+    RETURNS text LANGUAGE sql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 803716472a316a239d451b74930d742b
+
+FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_tasks text[], p_queues text[], p_slots integer[], p_lane_queues text[], p_lane_priorities smallint[], p_lane_bounds bigint[])
+    -- Claim ready jobs: each queue fills its slots from its lanes in the order given, p_limit in all. Lanes NULL: sweep every lane of the queues from the start.
+    RETURNS TABLE(id uuid, queue text, task text, priority smallint, place bigint, args text, headers text, attempts integer, max_attempts integer, timeout interval, created_at timestamp with time zone, run_at timestamp with time zone) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 0aa35d476c1e28a00847c4a1bffd2f26
+
+FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
+    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 f0adb859c58917aed950fdc58806302a
+
+FUNCTION aiopgq.drop_partitions(p_retention double precision)
+    -- Drop the partitions whose whole day is older than p_retention seconds. Waits 50 ms for a lock at most.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET lock_timeout=50ms
+    md5 41d2b8dec95a5bb9983b87ca99fabc16
+
+FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid())
+    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.
+    RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 7e00302927a481b02da0f473ca2b8bc8
+
+FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
+    -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 c0aa6d2be076c6c392f9884b6b1772f6
+
+FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
+    -- As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 d4fd91e69106436ef4d80664407c6d30
+
+FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
+    -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 1a149752b78a829cac94f734f2094449
+
+FUNCTION aiopgq.find_lanes(p_queues text[])
+    -- The priorities that have ready jobs, for each queue, highest first.
+    RETURNS TABLE(queue text, priority smallint) LANGUAGE sql STABLE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET jit=off
+    md5 d7148b6a738d746df7e56e80b4262c72
+
+FUNCTION aiopgq.forget_workers(p_after double precision)
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 2461f53642189fcec2bce539e8117c81
+
+FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
+    -- Put held jobs of tasks that a worker knows back into the line.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 4f4ee3235ce3093efece27306a010753
+
+FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[])
+    -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 831e1e66a019f814d44217b27427ad06
+
+FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
+    -- Take jobs of tasks that no live worker knows out of the line.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 628708886bdc333175b5beab94b91f97
+
+FUNCTION aiopgq.horizon_passed(p_horizon bigint)
+    RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN (((pg_snapshot_xmin(pg_current_snapshot()))::text)::bigint >= p_horizon)
+
+FUNCTION aiopgq.make_partitions(p_days integer)
+    -- Make the missing partitions of the archive from yesterday to p_days ahead. Waits 50 ms for a lock at most, because those who settle wait behind it.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET lock_timeout=50ms
+    md5 a1b370c08eee0d7dd4499563d132747c
+
+FUNCTION aiopgq.mark_jobs(p_ids uuid[], p_claims uuid[], p_elapsed double precision[], p_progress real[], p_stages text[], p_events integer[])
+    -- Mark long runs as running, with their progress; returns those that are still ours.
+    RETURNS TABLE(id uuid, cancel_requested boolean) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 8153aae3797deea688e981f2ed8c6523
+
+FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
+    RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
+    RETURN ((EXTRACT(epoch FROM p_moment) * (1000)::numeric))::bigint
+
+FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, OUT promoted integer, OUT reached timestamp with time zone, OUT next_in double precision)
+    -- Give up to p_limit due jobs a place in line. next_in: seconds until the next one is due, NULL if none waits.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 ab8d0a5a4f165b60305de38e488a2058
+
+FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
+    RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 8b981721a6603c6d5154c9ec8b839d71
+
+FUNCTION aiopgq.register_worker(p_id uuid, p_parent uuid, p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_tasks text[], p_concurrency integer, p_lease double precision, p_backend_pids integer[])
+    RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    md5 50303f0a8b11204499f55268f2007164
+
+FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
+    -- Make dead letters pending jobs again, with all their attempts and their history.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 75b376ff00ff8e7c21422e09cfbda52a
+
+FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
+    -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A job whose cancel was requested is archived as cancelled instead.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 076901f05622061c090adc9365311ccb
+
+FUNCTION aiopgq.retire_worker(p_worker uuid)
+    RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    md5 4c5db70a0beb652d4be20cb89a8a6d6d
+
+FUNCTION aiopgq.slot(p_queue text)
+    -- The slot of sleepers a queue belongs to; workers compute the same in Python.
+    RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
+    RETURN (get_byte(sha256(convert_to(p_queue, 'UTF8'::name)), 0) & 15)
+
+FUNCTION aiopgq.tell_waiters(p_ids uuid[])
+    -- Announce finished jobs while somebody waits for results.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 96a4d00aa5a88a4cdce8c48d2bd824cb
+
+FUNCTION aiopgq.unserved_jobs(p_limit integer)
+    -- Due jobs, among the first p_limit, that no live worker would claim.
+    RETURNS TABLE(queue text, task text, jobs bigint, known boolean) LANGUAGE sql STABLE PARALLEL UNSAFE
+    md5 b1af491dde885a6013a76ee3751c382d
+
+FUNCTION aiopgq.wake_after_insert()
+    RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 fcc81fd5a36c1572cca4b35fda0c40cb
+
+FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
+    -- The one place that announces a pending job: notify if somebody sleeps beyond the moment it is due.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 92cbcbf6182763106b8288bc37a2274b
+
+FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint)
+    -- Lower the flag of a slot if it still holds the value its sleeper gave it.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 a6d36c4a0620dd6663686414ad24f388
