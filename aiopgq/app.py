@@ -18,8 +18,7 @@ from aiopgq._store.dsn import normal
 from aiopgq._store.foreign import check_connection
 from aiopgq._store.jobs import Jobs, Outstanding, enqueue_foreign
 from aiopgq._store.schema import Migration, migrate
-from aiopgq._store.statements import DEFAULT_SCHEMA
-from aiopgq._store.statements import check_schema as check_schema_name
+from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
 from aiopgq._words.slots import Slots
 from aiopgq._words.task import TaskDefinition, where_defined
@@ -162,9 +161,7 @@ class App(Declares, Generic[State]):
 
     # enqueue
 
-    async def enqueue_many(
-        self, calls: Iterable[Call[Any]], *, connection: Any = None
-    ) -> list[JobHandle[Any]]:
+    async def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[JobHandle[Any]]:
         """Enqueue calls made by `task.call(…)`, all or none, in one transaction.
 
         Args:
@@ -246,9 +243,7 @@ class App(Declares, Generic[State]):
         """
         if isinstance(queues, str):
             raise ConfigError("queues", f'takes several names or a mapping; write ["{queues}"].')
-        chosen = (
-            None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
-        )
+        chosen = None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         options.count("concurrency", concurrency)
         for queue, slots in (chosen or {}).items():
             options.name("queue", queue)
@@ -256,14 +251,10 @@ class App(Declares, Generic[State]):
                 options.count(f"slots of queue {queue!r}", slots)
 
         def make_slots() -> Slots:
-            served = chosen or dict.fromkeys(
-                sorted({definition.queue for definition in self._known.values()})
-            )
+            served = chosen or dict.fromkeys(sorted({definition.queue for definition in self._known.values()}))
             own = {queue: slots for queue, slots in served.items() if slots is not None}
             if not served:
-                raise ConfigError(
-                    "queues", "the App knows no task, so there is nothing to serve; see `imports=`."
-                )
+                raise ConfigError("queues", "the App knows no task, so there is nothing to serve; see `imports=`.")
             return Slots(concurrency, own, [queue for queue in served if queue not in own])
 
         return Worker(
@@ -415,6 +406,4 @@ class App(Declares, Generic[State]):
         return self._open
 
     def _database_settings(self) -> DatabaseSettings:
-        return DatabaseSettings(
-            self._dsn, self._listen_dsn, self.schema, self._connect, self._statement_cache_size
-        )
+        return DatabaseSettings(self._dsn, self._listen_dsn, self.schema, self._connect, self._statement_cache_size)

@@ -212,8 +212,7 @@ class SchemaBehind(SchemaError):
         self.found = found
         self.needed = needed
         super().__init__(
-            f"Schema {schema!r} is at migration {found}, this version needs {needed}. "
-            "Run `python -m aiopgq migrate`."
+            f"Schema {schema!r} is at migration {found}, this version needs {needed}. Run `python -m aiopgq migrate`."
         )
 
 
@@ -261,9 +260,7 @@ class StoreUnavailable(StoreError):
     def __init__(self, doing: str, id: UUID | None = None) -> None:  # noqa: A002  # the fact is a job's `id`
         self.doing = doing
         self.id = id
-        again = (
-            f" Repeat it with `.options(id=UUID({str(id)!r}))`; it cannot be enqueued twice." if id else ""
-        )
+        again = f" Repeat it with `.options(id=UUID({str(id)!r}))`; it cannot be enqueued twice." if id else ""
         super().__init__(f"PostgreSQL did not answer in time: {doing}.{again}")
 
 
@@ -311,9 +308,7 @@ class JobFailed(JobError):
         errors: One entry for each attempt: `at`, `attempt`, `error`, `traceback`, `worker`.
     """
 
-    def __init__(
-        self, job_id: UUID, last_error: str | None, errors: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
+    def __init__(self, job_id: UUID, last_error: str | None, errors: Sequence[Mapping[str, Any]] = ()) -> None:
         self.errors = list(errors)
         self.last_error = last_error
         super().__init__(

@@ -101,7 +101,7 @@ class JobHandle(Generic[R_co]):
             raise ResultTimeout(self.id, timeout or 0, found.status)
         value = _untyped(found.result) if self._codec is None else self._codec.decode_result(found.result)
 
-        return cast(R_co, value)
+        return cast("R_co", value)
 
     async def cancel(self) -> Literal["cancelled", "requested", "finished"]:
         """Cancel the job: a pending one at once, a claimed or running one by asking its worker.
@@ -119,7 +119,7 @@ class JobHandle(Generic[R_co]):
             self._check_committed()
             raise JobNotFound(self.id)
 
-        return cast(Literal["cancelled", "requested", "finished"], outcome)
+        return cast("Literal['cancelled', 'requested', 'finished']", outcome)
 
     def _check_committed(self) -> None:
         if self._connection is None:

@@ -182,13 +182,20 @@ class TaskCore:
         self._home: EnqueueHome | None = None
 
     def bind(self, home: EnqueueHome) -> None:
+        """Make it a task of an App."""
         self._home = home
 
     @property
     def bound(self) -> bool:
+        """Whether an App knows it."""
         return self._home is not None
 
     def home(self) -> EnqueueHome:
+        """Return its App.
+
+        Raises:
+            TaskNotIncluded: It has none.
+        """
         if self._home is None:
             raise TaskNotIncluded(self.definition.name)
         return self._home
@@ -289,7 +296,7 @@ class Declares:
         backoff: BackoffPolicy | None = None,
         fail_on: tuple[type[BaseException], ...] = (),
     ) -> _Decorator: ...
-    def task(
+    def task(  # type: ignore[misc]  # the overloads say it precisely, the implementation loosely
         self,
         function: Any = None,
         /,

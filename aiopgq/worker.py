@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 import anyio
@@ -45,6 +45,7 @@ log = logging.getLogger("aiopgq.worker")
 # A handler that ignores its cancellation for so long is left behind.
 _STUBBORN: Final = 2.0
 _LAST_SETTLEMENTS: Final = 10.0
+_MANNERS: Final = 2.0
 _FEWEST_UNSETTLED: Final = 2000
 
 
@@ -74,7 +75,9 @@ class Equipment:
 
 
 class Worker:
-    """Runs jobs until it is told to stop. Made by `jobs.worker(…)`; use one of its faces:
+    """Runs jobs until it is told to stop; made by `jobs.worker(…)`.
+
+    Use one of its faces:
 
     - `async with jobs, jobs.worker():` beside your own program
     - `await jobs.worker().run()` as a program of its own
@@ -147,7 +150,7 @@ class Worker:
         async with self._app, self:
             yield
 
-    async def __aenter__(self) -> "Worker":
+    async def __aenter__(self) -> Self:
         """Start, and return when the worker claims jobs.
 
         Raises:
@@ -288,6 +291,7 @@ class Worker:
                 with anyio.CancelScope(shield=True):
                     await self._finish(steps)
                     deaf.set()
+                    await _quietly(steps.sleeper.leave())
                     if not self.left_behind:
                         await _quietly(steps.beside.retire_worker(identity.id))
                 beside.cancel_scope.cancel()
@@ -338,9 +342,7 @@ class Worker:
     async def _finish(self, steps: "_Steps") -> None:
         """Let jobs finish for the grace, cancel and release the rest, write what is unsettled."""
         if steps.runner.running:
-            log.info(
-                "stopping: %d jobs may run for %g s more", len(steps.runner.running), self._shutdown_grace
-            )
+            log.info("stopping: %d jobs may run for %g s more", len(steps.runner.running), self._shutdown_grace)
         await _first_of(steps.runner.done(self._shutdown_grace), self._hurry.wait())
         steps.runner.stop_all("shutdown")
         await steps.runner.done(_STUBBORN)
@@ -390,6 +392,7 @@ async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _quietly(work: Awaitable[None]) -> None:
-    """Do what is good manners but not needed."""
-    with contextlib.suppress(StoreError):
-        await work
+    """Do what is good manners but not needed; a database that hangs must not hold up the end."""
+    with contextlib.suppress(StoreError, TimeoutError):
+        async with asyncio.timeout(_MANNERS):
+            await work

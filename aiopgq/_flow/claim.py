@@ -119,9 +119,7 @@ class Claimer:
     async def _take(self, group: Group, lanes: dict[Lane, int] | None) -> list[ClaimedJob]:
         claim_id = uuid4()
         try:
-            taken = await self._jobs.claim(
-                self.worker, claim_id, group.limit, self._tasks, group.queues, lanes
-            )
+            taken = await self._jobs.claim(self.worker, claim_id, group.limit, self._tasks, group.queues, lanes)
         except NotSent:
             raise
         except StoreUnavailable:

@@ -38,13 +38,13 @@ async def keep_listening(
 
     def listening() -> None:
         patience.worked()
-        hearing(True)
+        hearing(True)  # noqa: FBT003  # a callback has no keywords
 
     while not stop.is_set():
         try:
             await listen(settings, topics, Ear(heard, listening), stop)
         except StoreError as error:
-            hearing(False)
+            hearing(False)  # noqa: FBT003  # a callback has no keywords
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience.failed(error)):
                     await stop.wait()

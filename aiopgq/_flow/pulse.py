@@ -34,9 +34,7 @@ class Pulse:
         cancel: Asks a run to end because its cancel was requested.
     """
 
-    def __init__(
-        self, jobs: Jobs, worker: UUID, draining: Callable[[], bool], cancel: Callable[[UUID], None]
-    ) -> None:
+    def __init__(self, jobs: Jobs, worker: UUID, draining: Callable[[], bool], cancel: Callable[[UUID], None]) -> None:
         self._jobs = jobs
         self._worker = worker
         self._draining = draining

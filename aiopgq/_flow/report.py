@@ -35,9 +35,7 @@ class Reporter:
         cancel: Asks a run to end because its cancel was requested.
     """
 
-    def __init__(
-        self, jobs: Jobs, running: Mapping[UUID, CurrentJob], cancel: Callable[[UUID], None]
-    ) -> None:
+    def __init__(self, jobs: Jobs, running: Mapping[UUID, CurrentJob], cancel: Callable[[UUID], None]) -> None:
         self._jobs = jobs
         self._running = running
         self._cancel = cancel
@@ -62,13 +60,17 @@ class Reporter:
         marks = []
         for run in self._running.values():
             if run.reported or (run.id not in self._marked and now - run.began >= _TICK):
-                marks.append(
-                    Mark(run.id, run.job.claim_id, now - run.began, run.percent, run.stage, run.events)
-                )
+                marks.append(Mark(run.id, run.job.claim_id, now - run.began, run.percent, run.stage, run.events))
                 run.reported, run.events = False, 0
         if not marks:
             return
-        ours = await self._jobs.mark(marks)
+        try:
+            ours = await self._jobs.mark(marks)
+        except StoreError:
+            for mark in marks:
+                if (still := self._running.get(mark.id)) is not None:
+                    still.reported, still.events = True, still.events + mark.events
+            raise
         for job_id, cancel_requested in ours.items():
             self._marked.add(job_id)
             if cancel_requested:

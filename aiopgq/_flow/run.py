@@ -10,14 +10,12 @@ If the process dies here, the run is over and nobody settles it: its job is resc
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any
 from uuid import UUID
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from aiopgq._words.clock import monotonic
 from aiopgq._words.conclusion import conclude
@@ -110,9 +108,7 @@ class Runner:
             failure = error
         self._finish(run, definition, value, failure)
 
-    def _finish(
-        self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None
-    ) -> None:
+    def _finish(self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None) -> None:
         if run.timer is not None:
             run.timer.cancel()
         del self.running[run.id]
@@ -137,9 +133,7 @@ class Runner:
         match settlement.kind:
             case "completed":
                 if run.stop_reason == "timeout":
-                    log.warning(
-                        "%s %s completed after its timeout, in %.3f s", job.task, job.id, seconds, extra=facts
-                    )
+                    log.warning("%s %s completed after its timeout, in %.3f s", job.task, job.id, seconds, extra=facts)
                 elif self._job_log and log.isEnabledFor(logging.INFO):
                     log.info("completed %s %s in %.3f s", job.task, job.id, seconds, extra=facts)
             case "cancelled":

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from aiopgq._store.patience import Patience
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.patience import Patience
 from aiopgq._store.trouble import Conflict, NoPartition, NotSent
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import Settlement
@@ -39,9 +39,7 @@ class Settler:
         refused: Turns an outcome PostgreSQL cannot store into one that it can.
     """
 
-    def __init__(
-        self, jobs: Jobs, *, keep: bool, refused: Callable[[Settlement, RowRefused], Settlement]
-    ) -> None:
+    def __init__(self, jobs: Jobs, *, keep: bool, refused: Callable[[Settlement, RowRefused], Settlement]) -> None:
         self._jobs = jobs
         self._keep = keep
         self._refused = refused

@@ -31,8 +31,10 @@ _PAUSE_FACTOR: Final = 1.5
 _LONG_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 _PATIENT_AFTER: Final = 1.0
-# The flag outlives the sleep a little, so that a sleeper who comes back extends a flag that never lapsed.
-_FLAG_MARGIN: Final = 1.0
+# The flag outlives the sleep. A producer says nothing of a delayed job that is due beyond the flag, so whoever
+# only extends it must have read the due list, again and again, long before the old flag's moment comes.
+_FLAG_MARGIN: Final = 60.0
+_FLAG_INTERVALS: Final = 2
 _DEAF_POLL: Final = 1.0
 
 
@@ -69,6 +71,7 @@ class Sleeper:
         self._jobs = jobs
         self._slots = sorted({slot(queue) for queue in queues})
         self._poll_interval = poll_interval
+        self._flag_margin = max(_FLAG_MARGIN, _FLAG_INTERVALS * poll_interval)
         self._next_due = next_due
         self._fleet = fleet
         self._flags = [0] * len(self._slots)
@@ -118,7 +121,7 @@ class Sleeper:
 
         seconds = self._poll_interval * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
         seen = self._flags if self._trusted else [0] * len(self._slots)
-        asleep = await self._jobs.fall_asleep(self._slots, seen, seconds + _FLAG_MARGIN)
+        asleep = await self._jobs.fall_asleep(self._slots, seen, seconds + self._flag_margin)
         self._flags = asleep.flags
         self._trusted = False
         if asleep.horizon is not None and await self._climb_down(asleep.horizon, look):
@@ -134,17 +137,19 @@ class Sleeper:
     def lower_flags(self) -> None:
         """After a notification: tell producers that they need not notify, while the worker is at work."""
         hit = [
-            (number, flag)
-            for number, flag in zip(self._slots, self._flags, strict=True)
-            if number in self._notified
+            (number, flag) for number, flag in zip(self._slots, self._flags, strict=True) if number in self._notified
         ]
         self._notified.clear()
         if hit:
-            self._lowering = asyncio.ensure_future(
+            self._lowering = lowering = asyncio.ensure_future(
                 self._jobs.wake_up([number for number, _ in hit], [flag for _, flag in hit])
             )
             # A flag that stays up costs a few notifications, no more.
-            self._lowering.add_done_callback(lambda done: done.cancelled() or done.exception())
+            lowering.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def leave(self) -> None:
+        """Take the flags down for good: nobody sleeps here any more."""
+        await self._jobs.wake_up(self._slots, self._flags)
 
     def _busy(self) -> bool:
         return len(self._wakes) == _BUSY_WAKES and monotonic() - self._wakes[0] < _BUSY_SPAN + _LINGER

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-
 __all__ = ["check_connection", "fetch_foreign", "in_transaction"]
 
 _SQLALCHEMY: Final = ("AsyncSession", "AsyncConnection", "async_scoped_session")

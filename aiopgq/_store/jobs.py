@@ -30,8 +30,17 @@ __all__ = [
 
 EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _NEW_JOB_TYPES: Final = (
-    "uuid[]", "text[]", "text[]", "text[]", "smallint[]", "float8[]", "timestamptz[]", "integer[]", "float8[]", "text[]",
-)  # fmt: skip
+    "uuid[]",
+    "text[]",
+    "text[]",
+    "text[]",
+    "smallint[]",
+    "float8[]",
+    "timestamptz[]",
+    "integer[]",
+    "float8[]",
+    "text[]",
+)
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
 
@@ -198,13 +207,9 @@ class Jobs:
         claims = [one.job.claim_id for one in batch]
         match kind:
             case "completed":
-                rows = await self._fetch(
-                    "complete jobs", "complete", ids, claims, [one.result for one in batch], keep
-                )
+                rows = await self._fetch("complete jobs", "complete", ids, claims, [one.result for one in batch], keep)
             case "cancelled":
-                rows = await self._fetch(
-                    "cancel jobs", "cancel", ids, claims, [one.reason for one in batch], keep
-                )
+                rows = await self._fetch("cancel jobs", "cancel", ids, claims, [one.reason for one in batch], keep)
             case "failed":
                 reasons, errors = [one.reason for one in batch], [one.error for one in batch]
                 rows = await self._fetch("bury jobs", "bury", ids, claims, reasons, errors)

@@ -121,9 +121,7 @@ def _read(folder: Traversable) -> Iterator[Migration]:
         name = _FILE.fullmatch(file.name)
         header = _HEADER.match(sql)
         if name is None or header is None or name[1] != header["number"]:
-            raise SchemaError(
-                f"Migration file {file.name!r} lacks a proper name or header. Reinstall aiopgq."
-            )
+            raise SchemaError(f"Migration file {file.name!r} lacks a proper name or header. Reinstall aiopgq.")
         number, oldest_code = int(name[1]), int(header["oldest_code"])
         if not 1 <= oldest_code <= number:
             raise SchemaError(f"Migration file {file.name!r} names impossible oldest code. Reinstall aiopgq.")
@@ -180,9 +178,7 @@ def _compare(schema: str, applied: Sequence[_Applied]) -> None:
         return
     if any(row.oldest_code > known for row in applied if row.number > known):
         raise SchemaAhead(schema, found, known)
-    logger.info(
-        "Schema %r is at migration %d; this version knows %d and can run on it.", schema, found, known
-    )
+    logger.info("Schema %r is at migration %d; this version knows %d and can run on it.", schema, found, known)
 
 
 async def pending(settings: ConnectSettings) -> tuple[Migration, ...]:
@@ -264,9 +260,7 @@ def _waits(schema: str) -> list[str]:
 
 def _spelled(name: str, schema: str, *values: int | str) -> str:
     """Return a statement with its parameters spelled out."""
-    spelled = [
-        str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'" for value in values
-    ]
+    spelled = [str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'" for value in values]
     lines = statement(name, schema).splitlines()
     sql = "\n".join(line for line in lines if not line.startswith("--"))
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiopgq.errors import ConfigError
 
-__all__ = ["DEFAULT_SCHEMA", "channel", "check_schema", "place_in", "quote", "statement"]
+__all__ = ["DEFAULT_SCHEMA", "channel", "check_schema_name", "place_in", "quote", "statement"]
 
 DEFAULT_SCHEMA: Final = "aiopgq"
 # Room for what is appended to the name of a NOTIFY channel (63 bytes at most).
@@ -21,15 +21,17 @@ _TOKENS: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\baiopgq\.(?!notify\b)")
 _QUALIFIER: Final = re.compile(r"\baiopgq\.(?!notify\b)")
 
 
-def check_schema(schema: str) -> str:
+def check_schema_name(schema: str) -> str:
     """Return the name of a schema if it can hold our tables.
 
     Raises:
-        ConfigError: Empty, too long, with NUL, or reserved by PostgreSQL.
+        ConfigError: Empty, too long, with NUL or $$, or reserved by PostgreSQL.
     """
     size = len(schema.encode(errors="replace"))
     if not 1 <= size <= _SCHEMA_BYTES or "\x00" in schema:
         raise ConfigError("schema", f"a name has 1 to {_SCHEMA_BYTES} bytes and no NUL, not {schema!r}.")
+    if "$$" in schema:
+        raise ConfigError("schema", f"{schema!r} holds $$, which ends the body of a function of ours.")
     if schema.startswith("pg_") or schema == "information_schema":
         raise ConfigError("schema", f"{schema!r} is reserved by PostgreSQL.")
 

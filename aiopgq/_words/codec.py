@@ -191,8 +191,7 @@ class Codec:
             at = next((name for name, text in annotations.items() if unknown.search(str(text))), None)
             raise ConfigError(
                 setting(self.task, at) if at else f"Task {self.task!r}",
-                f"{error}. Define the type at the top of the module, or import it there and not under "
-                "TYPE_CHECKING.",
+                f"{error}. Define the type at the top of the module, or import it there and not under TYPE_CHECKING.",
             ) from None
         return plan
 

@@ -55,9 +55,7 @@ def release(job: ClaimedJob) -> Settlement:
 
 def replace_unstorable(unstorable: Settlement, error: Exception, worker: str) -> Settlement:
     """Replace an outcome that PostgreSQL refuses by one that says so."""
-    return _bury(
-        unstorable.job, f"the outcome ({unstorable.kind}) cannot be stored: {describe(error)}", None, worker
-    )
+    return _bury(unstorable.job, f"the outcome ({unstorable.kind}) cannot be stored: {describe(error)}", None, worker)
 
 
 def _told(

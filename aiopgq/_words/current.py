@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from aiopgq._words.job import ClaimedJob
 from aiopgq._words.failure import storable
+from aiopgq._words.job import ClaimedJob
 from aiopgq.errors import ConfigError, NoCurrentJob
 
 __all__ = ["CurrentJob", "StopReason", "current_job", "entered"]

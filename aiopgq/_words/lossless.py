@@ -106,9 +106,7 @@ def changed(value: Any, back: Any, path: str) -> Lossy | None:
     names = _field_names(value)
     if names is None:
         return None if _same_leaf(value, back) else Lossy(path, _would(value, back))
-    return (
-        _changed_fields(value, back, path, names) if kind is type(back) else Lossy(path, _would(value, back))
-    )
+    return _changed_fields(value, back, path, names) if kind is type(back) else Lossy(path, _would(value, back))
 
 
 def equal(value: Any, back: Any) -> bool:
@@ -162,9 +160,7 @@ def _is(value: Any, kinds: Any) -> bool:
     return issubclass(type(value), kinds)
 
 
-def _unstorable(
-    value: Any, path: str, encode: Callable[[Any], bytes], above: tuple[int, ...]
-) -> Lossy | None:
+def _unstorable(value: Any, path: str, encode: Callable[[Any], bytes], above: tuple[int, ...]) -> Lossy | None:
     reason = _bad_scalar(value)
     if reason is None and id(value) in above:
         reason = "refers to itself"

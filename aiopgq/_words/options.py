@@ -111,9 +111,7 @@ def moment(setting: str, value: datetime) -> datetime:
     if not isinstance(value, datetime):
         raise ConfigError(setting, f"takes an aware datetime, not {type(value).__name__}.")
     if value.tzinfo is None or value.utcoffset() is None:
-        raise ConfigError(
-            setting, f"{value!r} has no time zone. Use datetime.now(UTC) or .replace(tzinfo=…)."
-        )
+        raise ConfigError(setting, f"{value!r} has no time zone. Use datetime.now(UTC) or .replace(tzinfo=…).")
     if value >= FAR_FUTURE:
         raise ConfigError(setting, f"{value!r} is not before the year 9999.")
     return value

@@ -64,9 +64,7 @@ class EmbeddedServer:
             StoreUnavailable: The server did not start in time; the message ends with the end of its log.
         """
         if sys.platform == "win32":
-            raise ConfigError(
-                "embedded", "Windows is not supported. Give the DSN of a PostgreSQL server instead."
-            )
+            raise ConfigError("embedded", "Windows is not supported. Give the DSN of a PostgreSQL server instead.")
         deadline = time.monotonic() + START_SECONDS
         home = Path(folder).expanduser().resolve()
         try:

@@ -92,8 +92,9 @@ def _container() -> Iterator[str]:
             raise pytest.UsageError(
                 "aiopgq_dsn: --pg=container needs testcontainers. Run `pip install testcontainers`."
             ) from error
-    container = PostgresContainer(os.environ.get("AIOPGQ_TEST_IMAGE", "postgres:17"), driver=None)
     try:
+        # Already making the object asks Docker.
+        container = PostgresContainer(os.environ.get("AIOPGQ_TEST_IMAGE", "postgres:17"), driver=None)
         container.start()
     except Exception as error:
         raise pytest.UsageError(

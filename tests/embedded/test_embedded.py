@@ -1,4 +1,5 @@
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import asyncpg
 import pytest
 
 from aiopgq.embedded import EmbeddedServer, find_binaries
+from aiopgq.embedded.supervisor import try_lock
 from aiopgq.errors import ConfigError, StoreUnavailable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -157,11 +159,12 @@ def test_a_socket_folder_open_to_others_is_refused(furnished, eventually):
 
 
 @pytest.mark.usefixtures("furnished")
-def test_variables_meant_for_other_servers_change_nothing(folder, ask, monkeypatch):
+def test_variables_meant_for_other_servers_change_nothing(folder, ask, eyes, monkeypatch):
     monkeypatch.setenv("PGPORT", "6000")
     monkeypatch.setenv("PGDATA", "/nonexistent")
     with EmbeddedServer.start(folder) as server:
         assert ask(server.dsn, "show port") == "5432"
+        assert b"PGPORT" not in Path(f"/proc/{eyes.postmaster()}/environ").read_bytes()
 
 
 # Who keeps it alive
@@ -293,17 +296,41 @@ def test_a_terminated_supervisor_hands_nobody_a_dying_server(folder, users, ask,
         assert ask(server.dsn, "select 1") == 1
 
 
+def the_last_user_leaves(user, eyes):
+    user.leave()
+
+
+def the_supervisor_is_terminated(user, eyes):
+    os.kill(eyes.supervisor(), signal.SIGTERM)
+
+
+def the_supervisor_is_killed(user, eyes):
+    os.kill(eyes.supervisor(), signal.SIGKILL)
+
+
 @pytest.mark.usefixtures("furnished")
-def test_a_newcomer_during_the_stop_waits_and_gets_a_new_server(folder, users, eyes, eventually):
-    async def hold_up_the_stop(dsn, user):
+@pytest.mark.parametrize(
+    ("cause", "lock", "free"),
+    [
+        (the_last_user_leaves, "aiopgq.users", False),
+        (the_supervisor_is_terminated, "aiopgq.supervisor", True),
+        (the_supervisor_is_killed, "aiopgq.supervisor", True),
+    ],
+)
+def test_a_newcomer_during_the_stop_waits_and_gets_a_new_server(folder, users, eyes, eventually, cause, lock, free):
+    async def stop_with_a_newcomer(dsn, user):
         connection = await asyncpg.connect(dsn)
         backend = await connection.fetchval("select pg_backend_pid()")
-        os.kill(backend, signal.SIGSTOP)
+        os.kill(backend, signal.SIGSTOP)  # so the stop cannot end
         try:
-            user.leave()
+            cause(user, eyes)
             eventually(lambda: "received fast shutdown request" in eyes.log())
+            taken = try_lock(folder / lock, fcntl.LOCK_SH)
+            assert (taken is not None) == free
+            if taken is not None:
+                os.close(taken)
             newcomer = users(folder)
-            assert not newcomer.answers_within(1)
+            assert not newcomer.answers_within(0.5)
         finally:
             os.kill(backend, signal.SIGCONT)
         connection.terminate()
@@ -312,7 +339,7 @@ def test_a_newcomer_during_the_stop_waits_and_gets_a_new_server(folder, users, e
     user = users(folder)
     dsn = user.dsn
     first = eyes.postmaster()
-    newcomer = asyncio.run(hold_up_the_stop(dsn, user))
+    newcomer = asyncio.run(stop_with_a_newcomer(dsn, user))
     assert newcomer.dsn == dsn
     assert eyes.postmaster() != first
 
@@ -536,8 +563,9 @@ def test_data_choose_the_programs_of_their_major(nowhere, place, monkeypatch):
 
 def test_windows_is_told_no_and_nothing_breaks_on_import():
     program = """
-import ctypes, importlib.util, locale, logging, os, pathlib, shutil, socket, subprocess, sys, tempfile
-import json, threading, uuid, typing, urllib.parse, dataclasses, hashlib, contextlib
+import ctypes, json, locale, sys, aiopgq
+for name in [name for name in sys.modules if name.startswith("aiopgq.embedded")]:
+    del sys.modules[name]
 for missing in ("fcntl", "pwd"):
     sys.modules[missing] = None
 sys.platform = "win32"
