@@ -1,8 +1,6 @@
 """The App: where tasks are known, and what user code touches."""
 
 import asyncio
-import difflib
-import importlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,13 +19,14 @@ from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
 from aiopgq._words.slots import Slots
-from aiopgq._words.task import TaskDefinition, where_defined
-from aiopgq.errors import AppNotOpen, ConfigError, NoState, TaskNameTaken, TaskNotIncluded
+from aiopgq.errors import AppNotOpen, ConfigError, NoState
 from aiopgq.handle import JobHandle
+from aiopgq.incarnation import Equipment
 from aiopgq.inspector import Inspector
 from aiopgq.opened import DatabaseSettings, Opened
-from aiopgq.router import Call, Declares, Router, TaskCore
-from aiopgq.worker import Equipment, Worker
+from aiopgq.registry import Registry
+from aiopgq.router import Call, EnqueueHome
+from aiopgq.worker import Worker
 
 __all__ = ["App"]
 
@@ -38,7 +37,7 @@ _MIB: Final = 1024 * 1024
 _NO_STATE: Final[Any] = object()
 
 
-class App(Declares, Generic[State]):
+class App(Registry, Generic[State]):
     """A job queue in PostgreSQL: declare tasks on it, enqueue calls, make workers.
 
     Nothing happens at construction: settings are read and connections made by `async with jobs:`.
@@ -83,10 +82,9 @@ class App(Declares, Generic[State]):
         max_args_bytes: int = _MIB,
         max_result_bytes: int = _MIB,
     ) -> None:
-        super().__init__(queue=queue)
+        super().__init__(queue=queue, imports=imports)
         self._dsn = None if dsn is None else normal(dsn)
         self._schema = None if schema is None else check_schema_name(schema)
-        self._imports = tuple(imports)
         self._make_state = state
         self._state: State = _NO_STATE
         self._retention = options.seconds("retention", retention)
@@ -95,69 +93,9 @@ class App(Declares, Generic[State]):
         self._statement_cache_size = statement_cache_size
         self._max_args_bytes = max_args_bytes
         self._max_result_bytes = max_result_bytes
-        self._cores: dict[str, TaskCore] = {}
-        self._known: dict[str, TaskDefinition] = {}
         self._open: Opened | None = None
         self._openings = 0
         self._opening = asyncio.Lock()
-
-    # declare
-
-    def include(self, router: Router, *, prefix: str = "") -> None:
-        """Make the tasks of a router tasks of this App.
-
-        Args:
-            router: The router; one App may include it once.
-            prefix: Put before the names of its tasks, such as "mail.".
-
-        Raises:
-            TaskNameTaken: A task of that name is known already; nothing was included.
-            ConfigError: The router is included already.
-        """
-        for core in router.cores:
-            if core.bound:
-                raise ConfigError("include", f"task {core.definition.name!r} belongs to an App already.")
-            self._check_free(core, prefix)
-        for core in router.cores:
-            core.definition.name = options.name("task name", prefix + core.definition.name)
-            self._declare(core)
-
-    def _check_free(self, core: TaskCore, prefix: str = "") -> None:
-        definition = core.definition
-        for name in (prefix + definition.name, *definition.aliases):
-            if (first := self._known.get(name)) is not None:
-                raise TaskNameTaken(name, where_defined(first.function))
-
-    def _declare(self, core: TaskCore) -> None:
-        self._check_free(core)
-        definition = core.definition
-        self._cores[definition.name] = core
-        for name in (definition.name, *definition.aliases):
-            self._known[name] = definition
-        core.bind(self)
-
-    def import_tasks(self) -> None:
-        """Import the modules named in `imports`; workers, the CLI and the testing kit do it by themselves."""
-        for module in self._imports:
-            importlib.import_module(module)
-
-    @property
-    def tasks(self) -> Mapping[str, TaskDefinition]:
-        """The tasks known so far, by name."""
-        return {name: core.definition for name, core in self._cores.items()}
-
-    def task_named(self, name: str) -> Any:
-        """Return the task of that name, for `options(…)` and `enqueue`.
-
-        Raises:
-            TaskNotIncluded: No such task is known; the message names the closest one.
-        """
-        definition = self._known.get(name)
-        if definition is None:
-            closest = difflib.get_close_matches(name, self._known, n=1)
-            raise TaskNotIncluded(name, closest[0] if closest else None)
-
-        return self._cores[definition.name].face
 
     # enqueue
 
@@ -374,6 +312,9 @@ class App(Declares, Generic[State]):
         return self._state
 
     # for handles and tasks
+
+    def _home(self) -> EnqueueHome:
+        return self
 
     @property
     def schema(self) -> str:

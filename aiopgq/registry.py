@@ -1,0 +1,87 @@
+"""What an App knows of tasks: its own, those of the routers it includes, and their old names."""
+
+import difflib
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiopgq._words import options
+from aiopgq._words.task import TaskDefinition, where_defined
+from aiopgq.errors import ConfigError, TaskNameTaken, TaskNotIncluded
+from aiopgq.router import Declares, EnqueueHome, Router, TaskCore
+
+__all__ = ["Registry"]
+
+
+class Registry(Declares):
+    """The tasks of an App.
+
+    Args:
+        queue: The queue of tasks that name none.
+        imports: Modules that declare tasks.
+    """
+
+    def __init__(self, *, queue: str, imports: Iterable[str]) -> None:
+        super().__init__(queue=queue)
+        self._imports = tuple(imports)
+        self._cores: dict[str, TaskCore] = {}
+        self._known: dict[str, TaskDefinition] = {}
+
+    def include(self, router: Router, *, prefix: str = "") -> None:
+        """Make the tasks of a router tasks of this App.
+
+        Args:
+            router: The router; one App may include it once.
+            prefix: Put before the names of its tasks, such as "mail.".
+
+        Raises:
+            TaskNameTaken: A task of that name is known already; nothing was included.
+            ConfigError: The router is included already.
+        """
+        for core in router.cores:
+            if core.bound:
+                raise ConfigError("include", f"task {core.definition.name!r} belongs to an App already.")
+            self._check_free(core, prefix)
+        for core in router.cores:
+            core.definition.name = options.name("task name", prefix + core.definition.name)
+            self._declare(core)
+
+    def _check_free(self, core: TaskCore, prefix: str = "") -> None:
+        definition = core.definition
+        for name in (prefix + definition.name, *definition.aliases):
+            if (first := self._known.get(name)) is not None:
+                raise TaskNameTaken(name, where_defined(first.function))
+
+    def _declare(self, core: TaskCore) -> None:
+        self._check_free(core)
+        definition = core.definition
+        self._cores[definition.name] = core
+        for name in (definition.name, *definition.aliases):
+            self._known[name] = definition
+        core.bind(self._home())
+
+    def import_tasks(self) -> None:
+        """Import the modules named in `imports`; workers, the CLI and the testing kit do it by themselves."""
+        for module in self._imports:
+            importlib.import_module(module)
+
+    @property
+    def tasks(self) -> Mapping[str, TaskDefinition]:
+        """The tasks known so far, by name."""
+        return {name: core.definition for name, core in self._cores.items()}
+
+    def task_named(self, name: str) -> Any:
+        """Return the task of that name, for `options(…)` and `enqueue`.
+
+        Raises:
+            TaskNotIncluded: No such task is known; the message names the closest one.
+        """
+        definition = self._known.get(name)
+        if definition is None:
+            closest = difflib.get_close_matches(name, self._known, n=1)
+            raise TaskNotIncluded(name, closest[0] if closest else None)
+
+        return self._cores[definition.name].face
+
+    def _home(self) -> EnqueueHome:
+        raise NotImplementedError
