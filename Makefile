@@ -3,16 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: setup demo test slow check format lint types floors sql bench clean
+# pyright brings its node along; it need not ask the network for a newer self.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: setup demo test slow check format lint floors types sql coverage bench clean
 
 setup: $(READY)
 
 $(READY): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("aiopgq needs Python 3.11 or later, \
+	$(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.13 setup" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
-	touch $(READY)
+	$(PIP) -r requirements-dev.txt
+	$(PIP) --no-build-isolation --no-deps -e .
+	@touch $(READY)
 
 demo: setup
 	$(BIN)/python -m aiopgq demo
@@ -23,7 +29,7 @@ test: setup
 slow: setup
 	$(BIN)/python -m pytest -m slow
 
-check: format lint types floors sql
+check: format lint floors types sql
 
 format: setup
 	$(BIN)/ruff format --check .
@@ -31,18 +37,24 @@ format: setup
 lint: setup
 	$(BIN)/ruff check .
 
+floors: setup
+	$(BIN)/lint-imports --no-cache
+
 types: setup
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-floors: setup
-	$(BIN)/lint-imports --no-cache
-
 sql: setup
 	$(BIN)/squawk migrations/*.sql
+
+coverage: setup
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) dist .cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist data demo-data .cache .coverage* .hypothesis .import_linter_cache .mypy_cache .ruff_cache

@@ -4,13 +4,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from aiopgq._flow.enqueue import insert
 from aiopgq._store.connection import ConnectFactory
 from aiopgq._store.dsn import normal
 from aiopgq._store.foreign import check_connection
@@ -19,22 +19,30 @@ from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
 from aiopgq._words.slots import Slots
-from aiopgq.errors import AppNotOpen, ConfigError, NoState
+from aiopgq.errors import AppNotOpen, ConfigError, NoState, UsageError
 from aiopgq.handle import JobHandle
 from aiopgq.incarnation import Equipment
 from aiopgq.inspector import Inspector
 from aiopgq.opened import DatabaseSettings, Opened
 from aiopgq.registry import Registry
 from aiopgq.router import Call, EnqueueHome
-from aiopgq.worker import Worker
+from aiopgq.worker import Drained, Worker, drain
 
-__all__ = ["App"]
+__all__ = ["App", "lent_state"]
 
-State = TypeVar("State")
+if TYPE_CHECKING:
+    # `App()` without a state needs no annotation; the default is read by checkers only.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    State = TypeVarWithDefault("State", default=None)
+else:
+    State = TypeVar("State")
 
 _DAY: Final = 86_400.0
 _MIB: Final = 1024 * 1024
 _NO_STATE: Final[Any] = object()
+# What the testing kit puts in the place of `jobs.state` for one run.
+lent_state: Final[ContextVar[Any]] = ContextVar("aiopgq_lent_state", default=_NO_STATE)
 
 
 class App(Registry, Generic[State]):
@@ -105,9 +113,10 @@ class App(Registry, Generic[State]):
         Args:
             calls: The calls, of any tasks.
             connection: An asyncpg Connection or a SQLAlchemy AsyncSession or AsyncConnection: the rows are
-                inserted in its transaction.
+                inserted in its transaction. Default: the connection the calls were made with, if it is one.
 
         Raises:
+            UsageError: The calls were made with different connections.
             AppNotOpen: No connection was given and the App is not open.
             RowRefused: PostgreSQL cannot store one of them.
             StoreUnavailable: PostgreSQL did not answer for ten seconds.
@@ -115,17 +124,19 @@ class App(Registry, Generic[State]):
             TypeError: connection is of no kind we know.
         """
         calls = list(calls)
-        if connection is not None:
-            check_connection(connection)
+        connection = _common_connection(calls, connection)
         if not calls:
             return []
         batch = [call.job for call in calls]
-        once = any(call.once for call in calls)
+        once = any(call.once for call in calls) or len({job.id for job in batch}) < len(batch)
+        for call in calls:
+            # Whoever enqueues the same calls again, after a lost answer say, gets the same jobs.
+            call.once = True
         if connection is not None:
             new = await enqueue_foreign(connection, self.schema, batch, once=once)
         else:
             opened = self._opened("enqueue jobs")
-            new = await insert(opened.jobs, batch, once=once, keep=self.keeps_results)
+            new = await opened.insert(batch, once=once, keep=self.keeps_results)
 
         return [
             JobHandle(
@@ -204,6 +215,37 @@ class App(Registry, Generic[State]):
             shutdown_grace=options.seconds("shutdown_grace", shutdown_grace),
             job_log=job_log,
         )
+
+    async def drain(
+        self,
+        queues: Mapping[str, int | None] | Iterable[str] | None = None,
+        *,
+        concurrency: int = 10,
+        timeout: float | timedelta | None = 60,  # noqa: ASYNC109  # part of the face
+        raises: bool = True,
+    ) -> Drained:
+        """Run due jobs in this event loop until none is due, also those they enqueue; for tests and scripts.
+
+        Jobs that wait for a later moment, a retry among them, stay pending.
+
+        Args:
+            queues: The queues to serve, as for `worker`. Default: all queues of the tasks known.
+            concurrency: How many jobs run at once. Default 10.
+            timeout: Seconds (or a timedelta) it may take; None for no limit. Default 60.
+            raises: Raise when a job became a dead letter.
+
+        Returns:
+            How many runs ended how.
+
+        Raises:
+            JobFailed: A job became a dead letter; notes name the others. All due jobs have run.
+            TimeoutError: Jobs were still due or running; those that ran are released.
+            AiopgqError: What `worker` and opening the App raise.
+        """
+        limit = None if timeout is None else options.seconds("drain(timeout=…)", timeout)
+        worker = self.worker(queues, concurrency=concurrency, burst=True, shutdown_grace=0, job_log=False)
+        async with self:
+            return await drain(worker, self.inspector, limit, raises=raises)
 
     def _equip(self, make_slots: Callable[[], Slots]) -> Equipment:
         self.import_tasks()
@@ -306,10 +348,12 @@ class App(Registry, Generic[State]):
         Raises:
             NoState: No worker runs here, or the App has no `state=`.
         """
-        if self._state is _NO_STATE:
+        lent: State = lent_state.get()
+        state = self._state if lent is _NO_STATE else lent
+        if state is _NO_STATE:
             raise NoState
 
-        return self._state
+        return state
 
     # for handles and tasks
 
@@ -348,3 +392,18 @@ class App(Registry, Generic[State]):
 
     def _database_settings(self) -> DatabaseSettings:
         return DatabaseSettings(self._dsn, self._listen_dsn, self.schema, self._connect, self._statement_cache_size)
+
+
+def _common_connection(calls: Sequence[Call[Any]], given: Any) -> Any:
+    """Return the one connection a batch goes through, None for the App's own."""
+    if given is not None:
+        check_connection(given)
+        return given
+    connections = {id(call.connection): call.connection for call in calls}
+    if len(connections) > 1:
+        raise UsageError(
+            "These calls were made with different connections, so one transaction cannot hold them all. "
+            "Give enqueue_many(…, connection=…), or enqueue them apart."
+        )
+
+    return next(iter(connections.values()), None)

@@ -71,6 +71,18 @@ class AiopgqError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling and copying: the facts go along, the message is not made again."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[AiopgqError], args: tuple[Any, ...], facts: dict[str, Any]) -> AiopgqError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # OSError, a base of TimeoutError, forgets them
+    error.__dict__.update(facts)
+
+    return error
+
 
 class UsageError(AiopgqError):
     """The program asks for something impossible; waiting does not help."""
@@ -92,7 +104,7 @@ class ArgumentError(UsageError, TypeError):
         self.parameter = parameter
         self.reason = reason
         where = f", parameter {parameter!r}" if parameter else ""
-        super().__init__(f"Task {task!r}{where}: {reason}")
+        super().__init__(f"Task {task!r}{where}: {reason.removesuffix('.')}.")
 
 
 class AppNotOpen(UsageError, RuntimeError):
@@ -184,7 +196,7 @@ class ConfigError(UsageError, ValueError):
     def __init__(self, setting: str, reason: str) -> None:
         self.setting = setting
         self.reason = reason
-        super().__init__(f"{setting}: {reason}")
+        super().__init__(f"{setting}: {reason.removesuffix('.')}.")
 
 
 class SchemaError(AiopgqError):
@@ -313,7 +325,8 @@ class JobFailed(JobError):
         self.last_error = last_error
         super().__init__(
             job_id,
-            f"Job {job_id} failed for good: {last_error}. Look with `python -m aiopgq dead show {job_id}`, "
+            f"Job {job_id} failed for good: {last_error or 'no error was recorded'}. "
+            f"Look with `python -m aiopgq dead show {job_id}`, "
             f"run it again with `python -m aiopgq dead replay {job_id} --yes`.",
         )
 

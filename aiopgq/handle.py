@@ -23,11 +23,9 @@ class Home(Protocol):
     @property
     def keeps_results(self) -> bool: ...
 
-    def store(self, doing: str) -> Jobs:
-        """Return the store of the opened App."""
+    def store(self, doing: str) -> Jobs: ...
 
-    async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None:
-        """Wait until a job is final."""
+    async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None: ...
 
 
 class JobHandle(Generic[R_co]):
@@ -87,9 +85,9 @@ class JobHandle(Generic[R_co]):
         """
         if timeout is not None:
             timeout = options.seconds("result(timeout=…)", timeout)
-        self._check_committed()
         found = await self._home.outcome(self.id, timeout)
         if found is None:
+            self._check_committed()
             if not self._home.keeps_results:
                 raise ResultNotKept(self.id)
             raise JobNotFound(self.id)

@@ -106,6 +106,7 @@ class Incarnation:
 
     Attributes:
         left_behind: After the end: jobs whose handlers ignored cancellation, and outcomes not written.
+        ended: How many runs ended with each kind of settlement.
     """
 
     def __init__(self, equipment: Equipment, manners: Manners, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
@@ -123,6 +124,7 @@ class Incarnation:
             parent=manners.parent,
         )
         self.left_behind = 0
+        self.ended = {"completed": 0, "cancelled": 0, "failed": 0, "pending": 0}
         self._lines = [Line(equipment.connect, purpose) for purpose in ("claim", "settle", "pulse")]
         claiming, settling, self._beside = (Jobs(line) for line in self._lines)
         tasks = list(equipment.tasks)
@@ -272,6 +274,7 @@ class Incarnation:
     # what the steps are given
 
     def _finished(self, settlement: Settlement) -> None:
+        self.ended[settlement.kind] += 1
         self._settler.add(settlement)
         # Jobs may be waiting for this very slot; a burst wants to know when all is done.
         if self._slots.give_back(settlement.job.queue) or self._manners.burst:

@@ -3,19 +3,22 @@
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import anyio.to_thread
 
-from aiopgq._flow.enqueue import DEADLINE, Batcher
+from aiopgq._flow.enqueue import DEADLINE, Batcher, insert
 from aiopgq._flow.listen import keep_listening
 from aiopgq._flow.results import Results
 from aiopgq._store.connection import ConnectFactory, ConnectSettings, Line, Lines
 from aiopgq._store.dsn import EMBEDDED, find_dsn, masked, normal
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.schema import check_schema
+from aiopgq._words.job import NewJob
 from aiopgq.embedded import EmbeddedServer
 from aiopgq.errors import AppNotOpen, ConfigError, WrongLoop
 
@@ -99,6 +102,7 @@ class Opened:
     def __init__(self, database: Database, *, keep: bool) -> None:
         self.database = database
         self._loop = asyncio.get_running_loop()
+        self._inserting: set[asyncio.Future[set[UUID]]] = set()
         self._lines = Lines(database.connect, "app", _LINES)
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
         self.jobs = Jobs(self._lines)
@@ -141,9 +145,19 @@ class Opened:
         if here is not self._loop:
             raise WrongLoop
 
+    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> set[UUID]:
+        """Insert a batch in one transaction; closing waits for it. See `aiopgq._flow.enqueue.insert`."""
+        inserting = asyncio.ensure_future(insert(self.jobs, batch, once=once, keep=keep))
+        self._inserting.add(inserting)
+        inserting.add_done_callback(self._inserting.discard)
+
+        return await asyncio.shield(inserting)
+
     async def close(self) -> None:
         """Finish enqueues under way, close the connections, let go of the embedded server."""
         await self.batcher.finish()
+        if self._inserting:
+            await asyncio.wait(self._inserting)
         await self.results.close()
         await self._lines.close()
         await self._enqueueing.close()

@@ -38,12 +38,13 @@ class Registry(Declares):
             TaskNameTaken: A task of that name is known already; nothing was included.
             ConfigError: The router is included already.
         """
+        names = [options.name("task name", prefix + core.definition.name) for core in router.cores]
         for core in router.cores:
             if core.bound:
                 raise ConfigError("include", f"task {core.definition.name!r} belongs to an App already.")
             self._check_free(core, prefix)
-        for core in router.cores:
-            core.definition.name = options.name("task name", prefix + core.definition.name)
+        for core, name in zip(router.cores, names, strict=True):
+            core.definition.name = name
             self._declare(core)
 
     def _check_free(self, core: TaskCore, prefix: str = "") -> None:

@@ -18,8 +18,8 @@ from aiopgq._words.clock import uuid7
 from aiopgq._words.job import NewJob
 from aiopgq._words.options import UNSET, JobOptions, Unset
 from aiopgq._words.outcome import Outcome
-from aiopgq._words.task import TaskDefinition, define
-from aiopgq.errors import ArgumentError, ConfigError, TaskNotIncluded, UsageError
+from aiopgq._words.task import TaskDefinition, define, where_defined
+from aiopgq.errors import ArgumentError, ConfigError, TaskNameTaken, TaskNotIncluded, UsageError
 from aiopgq.handle import Home, JobHandle
 
 __all__ = ["Call", "Declares", "Enqueuer", "Router", "Task", "TaskCore", "ThreadTask"]
@@ -36,8 +36,7 @@ class EnqueueHome(Home, Protocol):
     @property
     def max_args_bytes(self) -> int: ...
 
-    async def enqueue_one(self, call: "Call[Any]") -> JobHandle[Any]:
-        """Enqueue a call."""
+    async def enqueue_one(self, call: "Call[Any]") -> JobHandle[Any]: ...
 
 
 class Call(Generic[R_co]):
@@ -167,6 +166,8 @@ class Enqueuer(Generic[P, X_co]):
             raise ArgumentError(name, error.setting, error.reason) from None
         if delay is not None and run_at is not None:
             raise ArgumentError(name, "run_at", "give delay or run_at, not both.")
+        if chosen.timeout == 0:
+            raise ArgumentError(name, "timeout", "no run takes 0 seconds; None is no limit.")
 
         return Enqueuer(self._task, self._options.merged(chosen), connection or self._connection)
 
@@ -182,7 +183,8 @@ class TaskCore:
         self._home: EnqueueHome | None = None
 
     def bind(self, home: EnqueueHome) -> None:
-        """Make it a task of an App."""
+        """Make it a task of an App, which knows its full name."""
+        self.definition.codec.task = self.definition.name
         self._home = home
 
     @property
@@ -338,9 +340,9 @@ class Declares:
         def decorate(function: Callable[..., Any]) -> Any:
             definition = define(
                 function,
-                name=name or default_name(function),
+                name=default_name(function) if name is None else name,
                 aliases=aliases,
-                queue=queue or self._queue,
+                queue=self._queue if queue is None else queue,
                 priority=priority,
                 max_attempts=max_attempts,
                 timeout=timeout,
@@ -369,6 +371,10 @@ class Router(Declares):
         self.cores: list[TaskCore] = []
 
     def _declare(self, core: TaskCore) -> None:
+        names = {core.definition.name, *core.definition.aliases}
+        for other in self.cores:
+            if taken := names & {other.definition.name, *other.definition.aliases}:
+                raise TaskNameTaken(min(taken), where_defined(other.definition.function))
         self.cores.append(core)
 
 

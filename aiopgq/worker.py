@@ -7,16 +7,17 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from aiopgq._store.patience import Patience
-from aiopgq.errors import StoreUnavailable
+from aiopgq.errors import JobFailed, StoreUnavailable
 from aiopgq.incarnation import Equipment, Incarnation, Manners
+from aiopgq.inspector import Inspector
 
-__all__ = ["Worker"]
+__all__ = ["Drained", "Worker", "drain"]
 
 log = logging.getLogger("aiopgq.worker")
 
@@ -34,6 +35,7 @@ class Worker:
 
     Attributes:
         left_behind: After the end: jobs whose handlers ignored cancellation, and outcomes not written.
+        ended: After the end: how many runs ended with each kind of settlement.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Worker:
         self._ready: asyncio.Future[None] | None = None
         self._incarnation: Incarnation | None = None
         self.left_behind = 0
+        self.ended: Mapping[str, int] = {}
 
     # faces
 
@@ -152,3 +155,49 @@ class Worker:
             raise
         finally:
             self.left_behind = incarnation.left_behind
+            self.ended = incarnation.ended
+
+
+class Drained(NamedTuple):
+    """What `jobs.drain()` has run.
+
+    Attributes:
+        completed: Runs that completed their job.
+        cancelled: Runs that cancelled it.
+        failed: Runs that made it a dead letter.
+        pending: Runs that put it back: retries and snoozes.
+    """
+
+    completed: int
+    cancelled: int
+    failed: int
+    pending: int
+
+
+async def drain(worker: Worker, inspector: Inspector, limit: float | None, *, raises: bool) -> Drained:
+    """Let a worker with `burst` run to its end, and look for jobs that failed meanwhile.
+
+    Raises:
+        JobFailed: There are some.
+        TimeoutError: It took longer than `limit` seconds.
+    """
+    known = set(await inspector.dead())
+    async with asyncio.timeout(limit):
+        await worker.run()
+    if raises:
+        dead = [job_id for job_id in await inspector.dead() if job_id not in known]
+        if dead:
+            raise await _failure(inspector, dead)
+
+    return Drained(**worker.ended)
+
+
+async def _failure(inspector: Inspector, dead: Sequence[UUID]) -> JobFailed:
+    first, *others = [await inspector.job(job_id) for job_id in dead]
+    failure = JobFailed(first.id, first.last_error, first.errors)
+    traceback = first.errors[-1]["traceback"] if first.errors else None
+    failure.add_note(f"Task {first.task}, attempt {first.attempts}:\n{traceback or first.last_error}")
+    for other in others:
+        failure.add_note(f"Job {other.id} failed as well: task {other.task}: {other.last_error}")
+
+    return failure

@@ -16,13 +16,15 @@ from aiopgq._store.jobs import Jobs
 from aiopgq._store.trouble import Conflict, NotSent
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import NewJob
-from aiopgq.errors import EnqueueUnknown, RowRefused, StoreError, StoreUnavailable
+from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
 
 __all__ = ["DEADLINE", "Batcher", "insert"]
 
 DEADLINE: Final = 10.0
 _LARGEST_BATCH: Final = 1000
 _PAUSE: Final = 0.2
+# Jobs a second that even a slow server inserts in bulk: a large batch may take longer than silence may.
+_SLOWEST: Final = 10_000
 
 
 class _Call(NamedTuple):
@@ -69,30 +71,34 @@ class Batcher:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
-                await self._write(batch, once=False)
+                try:
+                    await self._write(batch, once=False)
+                except Exception as error:  # noqa: BLE001  # whatever it is, each caller is told
+                    _answer(batch, lambda _, error=error: error)  # type: ignore[misc]  # mypy has no type for the default
         finally:
             self._flushing = None
 
     async def _write(self, batch: Sequence[_Call], *, once: bool) -> None:
         """Write a batch until each call has its answer; `once` when an earlier try may have been committed."""
-        while batch := self._unexpired(batch):
+        trouble: Exception | None = None
+        while batch := self._unexpired(batch, trouble):
             try:
-                await self._jobs.enqueue([call.job for call in batch], once=once)
+                # The first of the batch has waited longest; nobody waits longer than he was told.
+                async with asyncio.timeout(batch[0].deadline - monotonic()):
+                    await self._jobs.enqueue([call.job for call in batch], once=once)
             except Conflict:
                 continue
             except RowRefused as error:
                 await self._find_culprit(batch, error, once=once)
                 return
-            except StoreUnavailable as error:
+            except (StoreUnavailable, TimeoutError) as error:
                 if not isinstance(error, NotSent):
                     if not self._keep:
                         _answer(batch, lambda call: EnqueueUnknown(call.job.id))
                         return
                     once = True
+                trouble = error
                 await asyncio.sleep(_PAUSE)
-            except StoreError as error:
-                _answer(batch, lambda _, error=error: error)  # type: ignore[misc]  # mypy has no type for the default
-                return
             else:
                 _answer(batch, lambda _: None)
                 return
@@ -105,14 +111,23 @@ class Batcher:
         await self._write(batch[:middle], once=once)
         await self._write(batch[middle:], once=once)
 
-    def _unexpired(self, batch: Sequence[_Call]) -> Sequence[_Call]:
+    def _unexpired(self, batch: Sequence[_Call], trouble: Exception | None) -> Sequence[_Call]:
         """Answer the calls that have waited too long, here and in the next batch; return the rest."""
         now = monotonic()
-        for expired in [call for call in (*batch, *self._waiting) if call.deadline < now]:
-            _answer([expired], lambda call: StoreUnavailable("enqueue a job", call.job.id))
+        _answer(
+            [call for call in (*batch, *self._waiting) if call.deadline < now],
+            lambda call: _unavailable("enqueue a job", call.job.id, trouble),
+        )
         self._waiting = [call for call in self._waiting if call.deadline >= now]
 
         return [call for call in batch if call.deadline >= now]
+
+
+def _unavailable(doing: str, job_id: UUID, trouble: Exception | None) -> StoreUnavailable:
+    error = StoreUnavailable(doing, job_id)
+    error.__cause__ = trouble
+
+    return error
 
 
 def _answer(batch: Sequence[_Call], verdict: Callable[[_Call], Exception | None]) -> None:
@@ -135,19 +150,20 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
         StoreUnavailable: Not committed as far as we know, after ten seconds; safe to repeat with the same ids.
         EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
     """
-    deadline = monotonic() + DEADLINE
+    deadline = monotonic() + DEADLINE + len(batch) / _SLOWEST
     maybe_committed = False
     while True:
         try:
-            inserted = await jobs.enqueue(batch, once=once or maybe_committed)
+            async with asyncio.timeout(deadline - monotonic()):
+                inserted = await jobs.enqueue(batch, once=once or maybe_committed)
         except Conflict:
             continue
-        except StoreUnavailable as error:
+        except (StoreUnavailable, TimeoutError) as error:
             if not isinstance(error, NotSent):
                 if not keep:
                     raise EnqueueUnknown(batch[0].id) from error
                 maybe_committed = True
-            if monotonic() > deadline:
+            if monotonic() + _PAUSE > deadline:
                 raise StoreUnavailable(f"enqueue {len(batch)} jobs", batch[0].id) from error
             await asyncio.sleep(_PAUSE)
         else:

@@ -15,6 +15,7 @@ from uuid import UUID
 from aiopgq._store.jobs import Jobs, Outstanding
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import FINAL
+from aiopgq.errors import AppNotOpen
 
 __all__ = ["Results"]
 
@@ -39,14 +40,29 @@ class Results:
         self._jobs = jobs
         self._listening = listening
         self._waiters: dict[UUID, set[asyncio.Event]] = {}
+        self._waits: set[asyncio.Timeout] = set()
         self._stop = asyncio.Event()
         self._ear: asyncio.Task[None] | None = None
         self._flag_until = 0.0
         self._used_at = 0.0
 
     async def wait(self, job_id: UUID, timeout: float | None) -> Outstanding | None:  # noqa: ASYNC109  # a value is returned
-        """Return where a job stands when it is final, or at the latest after `timeout` seconds."""
-        until = None if timeout is None else monotonic() + timeout
+        """Return where a job stands when it is final, or at the latest after `timeout` seconds.
+
+        Raises:
+            AppNotOpen: The App was closed meanwhile.
+        """
+        while_open = asyncio.timeout(None)
+        self._waits.add(while_open)
+        try:
+            async with while_open:
+                return await self._wait(job_id, None if timeout is None else monotonic() + timeout)
+        except TimeoutError:
+            raise AppNotOpen("wait for a result any longer") from None
+        finally:
+            self._waits.discard(while_open)
+
+    async def _wait(self, job_id: UUID, until: float | None) -> Outstanding | None:
         announced = asyncio.Event()
         self._waiters.setdefault(job_id, set()).add(announced)
         pause = _FIRST_LOOK
@@ -70,7 +86,9 @@ class Results:
                 del self._waiters[job_id]
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Send the waiters away and stop listening."""
+        for while_open in self._waits:
+            while_open.reschedule(asyncio.get_running_loop().time())
         self._stop.set()
         if self._ear is not None:
             await asyncio.wait([self._ear])

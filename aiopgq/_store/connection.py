@@ -16,7 +16,8 @@ from aiopgq._store.trouble import PASSING, NotSent, translated
 
 __all__ = ["ConnectFactory", "ConnectSettings", "Line", "Lines"]
 
-CONNECT_TIMEOUT: Final = 10.0
+# Below every timer of a statement, so that a connection that was never made is told from a lost answer.
+CONNECT_TIMEOUT: Final = 5.0
 STATEMENT_TIMEOUT: Final = 30.0
 CLOSE_TIMEOUT: Final = 2.0
 
@@ -42,10 +43,18 @@ class ConnectSettings:
     options: dict[str, Any] = field(default_factory=dict)
 
     async def open(self, purpose: str) -> Any:
-        """Open a connection; its application_name tells what it is for."""
+        """Open a connection; its application_name tells what it is for.
+
+        Raises:
+            NotSent: The factory failed, in whatever way; a token service that is away comes back.
+            Exception: What asyncpg raises.
+        """
         async with asyncio.timeout(CONNECT_TIMEOUT):
             if self.connect is not None:
-                return await self.connect()
+                try:
+                    return await self.connect()
+                except Exception as error:
+                    raise NotSent(f"connect for {purpose} ({type(error).__name__}: {error})") from error
 
             return await asyncpg.connect(
                 self.dsn,
@@ -124,6 +133,8 @@ class Line:
             return
         try:
             self._connection = await self.settings.open(self.purpose)
+        except asyncpg.ClientConfigurationError:
+            raise  # an InterfaceError that waiting does not cure
         except PASSING as error:
             raise NotSent(f"connect for {self.purpose} ({type(error).__name__}: {error})") from error
 

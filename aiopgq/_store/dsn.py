@@ -1,33 +1,56 @@
-"""Where the database is: one connection string out of the settings and the environment."""
+"""Where the database is: one connection string out of the settings and the environment.
+
+Whatever is wrong with a DSN, no message shows it: what looks like a host may be half of a password.
+"""
 
 import os
 import re
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from aiopgq.errors import ConfigError
 
 __all__ = ["EMBEDDED", "find_dsn", "masked", "normal"]
 
 EMBEDDED: Final = "embedded:"
-_SCHEMES: Final = re.compile(r"^(?:postgres|postgresql)(?:\+\w+)?://", re.IGNORECASE)
+_SCHEMES: Final = re.compile(r"postgres(?:ql)?(?P<driver>\+\w+)?://", re.IGNORECASE)
+_ANY_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_HOST: Final = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")
+_SSL: Final = re.compile(r"(?<=[?&])ssl=")
+_PASSWORDS: Final = re.compile(r"(?<=:)[^/@]*(?=@)|(?<=[?&]password=)[^&]*")
+_VARIABLES: Final = ("AIOPGQ_DSN", "DATABASE_URL")
 _LIBPQ: Final = ("PGHOST", "PGHOSTADDR", "PGDATABASE", "PGUSER", "PGSERVICE", "PGPORT")
 
 
-def normal(dsn: str) -> str:
+def normal(dsn: str, setting: str = "dsn") -> str:
     """Return a DSN in the form asyncpg reads; `postgresql+asyncpg://` and its kin lose their driver.
 
+    Args:
+        dsn: The DSN.
+        setting: Where it comes from, for the message.
+
     Raises:
-        ConfigError: It is no PostgreSQL URL.
+        ConfigError: It is no PostgreSQL URL, or one that cannot be read.
     """
     if dsn.startswith(EMBEDDED):
         return dsn
-    bare, hits = _SCHEMES.subn("postgresql://", dsn, count=1)
-    if not hits:
+    scheme = _SCHEMES.match(dsn)
+    if scheme is None:
+        other = _ANY_SCHEME.match(dsn)
         raise ConfigError(
-            "dsn",
-            "takes postgresql://user:password@host:5432/database (also postgres://, "
-            f"postgresql+asyncpg://) or embedded:FOLDER, not {masked(dsn)!r}.",
+            setting,
+            "takes postgresql://user:password@host:5432/database (also postgres://, postgresql+asyncpg://) "
+            f"or embedded:FOLDER, not {other.group() if other else 'a text without a scheme'}.",
+        )
+    bare = "postgresql://" + dsn[scheme.end() :]
+    if scheme["driver"]:
+        # SQLAlchemy's name for what libpq and asyncpg call sslmode.
+        bare = _SSL.sub("sslmode=", bare)
+    if not _is_readable(bare):
+        raise ConfigError(
+            setting,
+            "cannot be read as a URL. In user name and password the characters @ : / # % ? must be "
+            "percent-encoded, as urllib.parse.quote(password, safe='') does; a port is a number.",
         )
 
     return bare
@@ -39,9 +62,11 @@ def find_dsn(given: str | None) -> str:
     Raises:
         ConfigError: None of them is set, or it is no PostgreSQL URL.
     """
-    for dsn in (given, os.environ.get("AIOPGQ_DSN"), os.environ.get("DATABASE_URL")):
-        if dsn:
-            return normal(dsn)
+    if given:
+        return normal(given)
+    for variable in _VARIABLES:
+        if dsn := os.environ.get(variable):
+            return normal(dsn, variable)
     if any(os.environ.get(variable) for variable in _LIBPQ):
         return "postgresql://"
 
@@ -53,13 +78,18 @@ def find_dsn(given: str | None) -> str:
 
 
 def masked(dsn: str) -> str:
-    """Return a DSN that can be shown: without its password."""
+    """Return a DSN that `normal` let pass in a form that can be shown: without its password."""
+    return _PASSWORDS.sub("***", dsn)
+
+
+def _is_readable(dsn: str) -> bool:
+    """Tell whether the URL means what it seems to: no half of a password was taken for a host or a path."""
     try:
         parts = urlsplit(dsn)
-        password = parts.password
+        parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        return re.sub(r":[^:@/]*@", ":***@", dsn)
-    if password is None:
-        return re.sub(r"(password=)[^&\s]*", r"\1***", dsn)
+        return False
+    user, at, hosts = parts.netloc.rpartition("@")
+    misplaced = "@" in user or (parts.netloc and not at and "@" in parts.path)
 
-    return dsn.replace(f":{password}@", ":***@", 1)
+    return not misplaced and not parts.fragment and all(_HOST.fullmatch(host) for host in hosts.split(","))

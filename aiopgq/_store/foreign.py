@@ -13,7 +13,8 @@ __all__ = ["check_connection", "fetch_foreign", "in_transaction"]
 
 _SQLALCHEMY: Final = ("AsyncSession", "AsyncConnection", "async_scoped_session")
 _ASYNCPG: Final = ("Connection", "PoolConnectionProxy")
-_PARAMETER: Final = re.compile(r"\$(\d+)")
+# A comment or a quoted name is passed over: a schema may be called $1.
+_PARAMETER: Final = re.compile(r'--[^\n]*|"(?:[^"]|"")*"|\$(\d+)')
 
 
 def check_connection(connection: Any) -> None:
@@ -38,10 +39,11 @@ async def fetch_foreign(connection: Any, sql: str, types: Sequence[str], args: S
     if _kind(connection) == "sqlalchemy":
         from sqlalchemy import text  # noqa: PLC0415  # the caller has it; nobody else pays for it
 
-        bound = _PARAMETER.sub(
-            lambda hit: f"CAST(:p{hit.group(1)} AS {types[int(hit.group(1)) - 1]})", sql.replace(":", r"\:")
-        )
-        result = await connection.execute(text(bound), {f"p{n}": arg for n, arg in enumerate(args, 1)})
+        def bound(hit: re.Match[str]) -> str:
+            return f"CAST(:p{hit[1]} AS {types[int(hit[1]) - 1]})" if hit[1] else hit[0]
+
+        named = text(_PARAMETER.sub(bound, sql.replace(":", r"\:")))
+        result = await connection.execute(named, {f"p{n}": arg for n, arg in enumerate(args, 1)})
         return list(result.fetchall())
 
     rows: list[Any] = await connection.fetch(sql, *args)

@@ -317,6 +317,10 @@ class Jobs:
         """List the newest jobs that fit, newest first."""
         return [_info(row) for row in await self._fetch("list jobs", "job_list", *filters, limit)]
 
+    async def enqueued(self, tasks: Sequence[str]) -> list[Any]:
+        """List the pending jobs of a task, given its names; the rows as `sql/enqueued.sql` says."""
+        return await self._fetch("list enqueued jobs", "enqueued", tasks)
+
     async def counts(self) -> list[tuple[str, str, str, int]]:
         """Count unfinished jobs and dead letters by queue, task and status."""
         return [tuple(row) for row in await self._fetch("count jobs", "job_counts")]
@@ -354,7 +358,8 @@ async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], 
     sql = statement("enqueue_once" if once else "enqueue", schema)
     rows = await fetch_foreign(connection, sql, _NEW_JOB_TYPES, _columns(jobs))
 
-    return {row[0] for row in rows}
+    # The caller's connection may have a codec of its own for uuid.
+    return {UUID(str(row[0])) for row in rows}
 
 
 def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:

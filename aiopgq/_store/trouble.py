@@ -7,7 +7,7 @@ from typing import Final
 
 import asyncpg
 
-from aiopgq.errors import RowRefused, SchemaMissing, StoreError, StoreUnavailable
+from aiopgq.errors import ConfigError, RowRefused, SchemaMissing, StoreError, StoreUnavailable
 
 __all__ = ["PASSING", "Conflict", "NoPartition", "NotSent", "translated"]
 
@@ -61,21 +61,29 @@ def translated(doing: str, schema: str) -> Iterator[None]:
         RowRefused: A row is at fault.
         NoPartition: The archive lacks a day.
         SchemaMissing: Our tables are not there.
+        ConfigError: The DSN cannot be used.
         StoreError: Anything else PostgreSQL says.
     """
     try:
         yield
     except _CONFLICTS as error:
-        raise Conflict(f"{doing}: {error}") from error
+        raise Conflict(f"{doing}: {_brief(error)}") from error
     except _UNDEFINED as error:
         raise SchemaMissing(schema) from error
+    except asyncpg.ClientConfigurationError as error:
+        raise ConfigError("dsn", _brief(error)) from error
     except asyncpg.CheckViolationError as error:
         if "no partition of relation" in str(error):
-            raise NoPartition(f"{doing}: {error}") from error
-        raise RowRefused(doing, error.sqlstate, str(error)) from error
+            raise NoPartition(f"{doing}: {_brief(error)}") from error
+        raise RowRefused(doing, error.sqlstate, _brief(error)) from error
     except PASSING as error:
         raise StoreUnavailable(f"{doing} ({type(error).__name__}: {error})") from error
     except asyncpg.PostgresError as error:
         if (error.sqlstate or "")[:2] in _CULPRIT_CLASSES:
-            raise RowRefused(doing, error.sqlstate, str(error)) from error
-        raise StoreError(f"PostgreSQL refused to {doing} ({error.sqlstate}): {error}") from error
+            raise RowRefused(doing, error.sqlstate, _brief(error)) from error
+        raise StoreError(f"PostgreSQL refused to {doing} ({error.sqlstate}): {_brief(error)}.") from error
+
+
+def _brief(error: Exception) -> str:
+    """Return what PostgreSQL says without its DETAIL, which shows whole rows, arguments included."""
+    return str(getattr(error, "message", None) or error).partition("\n")[0].removesuffix(".")

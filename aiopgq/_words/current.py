@@ -88,9 +88,10 @@ class CurrentJob:
     @property
     def headers(self) -> dict[str, Any]:
         """The headers given when it was enqueued."""
-        if self._headers is None:
-            self._headers = msgspec.json.decode(self.job.headers) if self.job.headers else {}
-        return self._headers
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = msgspec.json.decode(self.job.headers) if self.job.headers else {}
+        return headers
 
     @property
     def should_stop(self) -> bool:

@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_QUEUE",
     "DEFAULT_TIMEOUT",
     "FAR_FUTURE",
+    "LONG_AGO",
     "UNSET",
     "JobOptions",
     "Priority",
@@ -35,6 +36,7 @@ DEFAULT_PRIORITY: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 12
 DEFAULT_TIMEOUT: Final = 3600.0
 FAR_FUTURE: Final = datetime(9999, 1, 1, tzinfo=UTC)
+LONG_AGO: Final = datetime(1900, 1, 1, tzinfo=UTC)
 _LONGEST: Final = 100 * 365 * 86400.0
 _NAME_BYTES: Final = 200
 _SMALLINT: Final = (-32768, 32767)
@@ -103,7 +105,7 @@ def seconds(setting: str, value: float | timedelta) -> float:
 
 
 def moment(setting: str, value: datetime) -> datetime:
-    """Check a moment: aware, and before the year 9999.
+    """Check a moment: aware, from 1900 and before 9999; beyond, time zones leave the calendar.
 
     Raises:
         ConfigError: Not a datetime, naive, or too far away.
@@ -112,8 +114,8 @@ def moment(setting: str, value: datetime) -> datetime:
         raise ConfigError(setting, f"takes an aware datetime, not {type(value).__name__}.")
     if value.tzinfo is None or value.utcoffset() is None:
         raise ConfigError(setting, f"{value!r} has no time zone. Use datetime.now(UTC) or .replace(tzinfo=…).")
-    if value >= FAR_FUTURE:
-        raise ConfigError(setting, f"{value!r} is not before the year 9999.")
+    if not LONG_AGO <= value < FAR_FUTURE:
+        raise ConfigError(setting, f"{value!r} is not between the years 1900 and 9999.")
     return value
 
 
@@ -171,7 +173,8 @@ def headers(setting: str, value: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(setting, f"holds strings only, not {type(text).__name__}.")
         if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ConfigError(setting, f"{text!r} holds a character PostgreSQL cannot store.")
-    return dict(value)
+    # Plain strings, whatever subclass they came as: that is what comes back.
+    return {str.__str__(key): str.__str__(text) for key, text in value.items()}
 
 
 def identity(setting: str, value: UUID) -> UUID:

@@ -69,6 +69,8 @@ def define(
     for error in fail_on:
         if not (isinstance(error, type) and issubclass(error, BaseException)):
             raise ConfigError(f"task {name!r}, fail_on", f"takes exception classes, not {error!r}.")
+    if timeout is not None and options.seconds("timeout", timeout) == 0:
+        raise ConfigError(f"task {name!r}, timeout", "0 seconds end every run; use None for no limit.")
     codec = Codec(name, function)
     if codec.outcome_only:
         raise ConfigError(

@@ -3,7 +3,7 @@
     python -I supervisor.py FOLDER BINARIES PROMISE
 
 It is run as a plain script and imports the standard library only, so it starts at once and stays small.
-Until PostgreSQL runs it has one thread, so a child of its may safely become somebody else before exec.
+It has one thread, so a child of its may safely become somebody else before exec.
 
 Three locks in the folder keep order; the kernel drops a lock however its holder dies.
 
@@ -30,7 +30,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,18 +48,19 @@ LOG = "server.log"
 READY = "ready"
 REFUSED = "refused "
 PORT = 5432
+SOCKET_NAME = f".s.PGSQL.{PORT}"
 # sun_path holds 104 bytes on macOS and the BSDs, 108 on Linux, the closing zero included.
 SOCKET_PATH_BYTES = 100
 
 ANSWER_SECONDS = 5.0
 INITDB_SECONDS = 60.0
 # PostgreSQL is asked ever less politely to stop: fast, immediate, not at all.
-STOPPING = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0))
+STOPPING_SECONDS = {"SIGINT": 20.0, "SIGQUIT": 5.0, "SIGKILL": 5.0}
 ORPHAN_SECONDS = 30.0
 POLL_SECONDS = 0.01
+WATCH_SECONDS = 0.1
 CLONE_NEWUSER = 0x10000000
 PR_SET_PDEATHSIG = 1
-
 INITDB_OPTIONS = ("-U", "postgres", "-A", "trust", "-E", "UTF8")
 SETTINGS = {
     "listen_addresses": "",
@@ -122,7 +122,7 @@ def server_version(sockets: Path) -> str | None:
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(ANSWER_SECONDS)
-            line.connect(str(_socket_path(sockets)))
+            line.connect(str(sockets / SOCKET_NAME))
             line.sendall(greeting)
             heard = b""
             while not (version := re.search(rb"server_version\0([^ \0]+)[ \0]", heard)):
@@ -150,7 +150,6 @@ def main(folder: Path, binaries: Path, promise: int) -> None:
     # PGPORT and its like are meant for clients of other servers; PostgreSQL itself would obey them.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
-    users = os.open(folder / USERS, os.O_RDWR)
     alive = _lock_server(folder)
     try:
         identity = _choose_identity(folder, binaries)
@@ -168,14 +167,7 @@ def main(folder: Path, binaries: Path, promise: int) -> None:
         postmaster.send_signal(signal.SIGINT)
 
     signal.signal(signal.SIGTERM, stop)
-    threading.Thread(target=_stop_when_unused, args=(users, postmaster), daemon=True).start()
-    # Recovery after a crash may take long. The users decide how long to wait; if none does, it is stopped.
-    while postmaster.poll() is None:
-        if server_version(sockets):
-            _answer(READY)
-            break
-        time.sleep(POLL_SECONDS)
-    postmaster.wait()
+    _watch(folder, postmaster, sockets)
     if sockets.parent != folder:
         with contextlib.suppress(OSError):
             sockets.rmdir()
@@ -209,9 +201,9 @@ def _lock_server(folder: Path) -> int:
 def _choose_identity(folder: Path, binaries: Path) -> Identity:
     """Find somebody PostgreSQL agrees to run as; it refuses root.
 
-    Root becomes the owner of the data if that is somebody else. Otherwise a user namespace without a mapping
-    does: PostgreSQL sees the number of nobody there, yet reads and writes files as root. Where namespaces are
-    forbidden, as in most containers, it is `nobody`, who must be able to reach everything.
+    Root becomes the owner of the data if that is somebody else, or enters a user namespace without a mapping,
+    where PostgreSQL believes to be nobody, yet reads and writes as root. Where those are forbidden, as in most
+    containers, it is truly `nobody`, who must be able to reach everything.
     """
     if os.geteuid() != 0:
         return Identity()
@@ -280,7 +272,7 @@ def _make_sockets(folder: Path, identity: Identity) -> Path:
     separate two hosts in a DSN.
     """
     sockets = folder / "socket"
-    if len(os.fsencode(_socket_path(sockets))) > SOCKET_PATH_BYTES or "," in str(sockets):
+    if len(os.fsencode(sockets / SOCKET_NAME)) > SOCKET_PATH_BYTES or "," in str(sockets):
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         sockets = Path(tempfile.gettempdir()) / f"aiopgq-{os.geteuid()}-{digest}"
     with contextlib.suppress(FileExistsError):
@@ -298,10 +290,6 @@ def _make_sockets(folder: Path, identity: Identity) -> Path:
     identity.give(fresh)
     fresh.replace(folder / SOCKET)
     return sockets
-
-
-def _socket_path(sockets: Path) -> Path:
-    return sockets / f".s.PGSQL.{PORT}"
 
 
 def _initialise(data: Path, binaries: Path, identity: Identity, alive: int) -> None:
@@ -344,7 +332,7 @@ def _start(data: Path, sockets: Path, binaries: Path, who: Identity, alive: int)
         command += ["-c", f"{name}={value}"]
     return subprocess.Popen(  # noqa: S603  # PostgreSQL's own program, no shell
         command,
-        preexec_fn=_child(who, signal.SIGINT),  # noqa: PLW1509  # this process has one thread yet
+        preexec_fn=_child(who, signal.SIGINT),  # noqa: PLW1509  # this process has one thread
         pass_fds=[alive],
         stdout=sys.stderr,
     )
@@ -387,13 +375,25 @@ def _forget_stale_pid(data: Path) -> None:
             (data / "postmaster.pid").unlink()
 
 
-def _stop_when_unused(users: int, postmaster: subprocess.Popen[bytes]) -> None:
-    """Wait for the last user to go, then stop the server; a newcomer waits until this process ends."""
-    fcntl.flock(users, fcntl.LOCK_EX)
-    for request, patience in STOPPING:
-        postmaster.send_signal(request)
-        time.sleep(patience)
-    postmaster.kill()
+def _watch(folder: Path, postmaster: subprocess.Popen[bytes], sockets: Path) -> None:
+    """Report the server once it is ready, stop it once nobody uses or awaits it, return when it is gone."""
+    ready = False
+    while postmaster.poll() is None:
+        if not ready and server_version(sockets):
+            ready = True
+            _answer(READY)
+        # Asked for again and again: a thread that waits would let this process die in two steps, and PostgreSQL
+        # be told of it before the locks are free. The lock is kept, so a newcomer waits until this process ends.
+        if try_lock(folder / USERS, fcntl.LOCK_EX) is not None:
+            _stop(postmaster)
+        time.sleep(WATCH_SECONDS if ready else POLL_SECONDS)
+
+
+def _stop(postmaster: subprocess.Popen[bytes]) -> None:
+    for name, patience in STOPPING_SECONDS.items():
+        postmaster.send_signal(signal.Signals[name])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            postmaster.wait(patience)
 
 
 if __name__ == "__main__":

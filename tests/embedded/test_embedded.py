@@ -216,8 +216,7 @@ def test_a_user_killed_during_a_cold_start_leaves_nothing_and_no_obstacle(folder
 def test_a_supervisor_killed_during_initdb_leaves_nothing_and_no_obstacle(folder, users, eyes, eventually):
     users(folder)
     eventually((folder / "data.new").exists)
-    for pid in eyes.processes():
-        os.kill(pid, signal.SIGKILL)
+    eyes.kill_everything()
     with EmbeddedServer.start(folder):
         assert not (folder / "data.new").exists()
 
@@ -371,8 +370,7 @@ for _ in range(5):
 def test_a_stale_postmaster_pid_is_no_obstacle_after_everything_was_killed(folder, users, ask, eyes):
     user = users(folder)
     ask(user.dsn, "create table kept as select 42 as answer")
-    for pid in eyes.processes():
-        os.kill(pid, signal.SIGKILL)
+    eyes.kill_everything()
     user.end_by(signal.SIGKILL)
     assert (eyes.data / "postmaster.pid").exists()
     with EmbeddedServer.start(folder) as server:
@@ -563,7 +561,8 @@ def test_data_choose_the_programs_of_their_major(nowhere, place, monkeypatch):
 
 def test_windows_is_told_no_and_nothing_breaks_on_import():
     program = """
-import ctypes, json, locale, sys, aiopgq
+import ctypes, json, locale, signal, sys, aiopgq
+del signal.SIGQUIT, signal.SIGKILL
 for name in [name for name in sys.modules if name.startswith("aiopgq.embedded")]:
     del sys.modules[name]
 for missing in ("fcntl", "pwd"):

@@ -1,0 +1,61 @@
+"""The load: an App with two small tasks, and jobs to preload."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from time import monotonic_ns
+from typing import NamedTuple
+
+import asyncpg
+
+from aiopgq import App
+from aiopgq.router import Task
+
+__all__ = ["Load", "declare", "preload"]
+
+_CHUNK = 1000
+
+
+class Load(NamedTuple):
+    """An App and its tasks.
+
+    Attributes:
+        jobs: The App.
+        noop: Does nothing with three typed arguments.
+        stamp: Writes the moment its handler starts to stdout, in nanoseconds of CLOCK_MONOTONIC, which all
+            processes of a machine share.
+    """
+
+    jobs: App[None]
+    noop: Task[[int, str, float], None]
+    stamp: Task[[int], None]
+
+
+def declare(dsn: str, state: Callable[[], AbstractAsyncContextManager[None]] | None = None) -> Load:
+    """Make the App of a benchmark on one database."""
+    jobs: App[None] = App(dsn, state=state)
+
+    @jobs.task(name="bench.noop")
+    async def noop(user_id: int, template: str, weight: float) -> None:
+        pass
+
+    @jobs.task(name="bench.stamp")
+    async def stamp(number: int) -> None:
+        os.write(1, b"%d %d\n" % (number, monotonic_ns()))
+
+    return Load(jobs, noop, stamp)
+
+
+async def preload(dsn: str, count: int) -> None:
+    """Fill the line with no-op jobs, and leave the server with statistics and without a backlog of writes."""
+    load = declare(dsn)
+    async with load.jobs:
+        for start in range(0, count, _CHUNK):
+            numbers = range(start, min(start + _CHUNK, count))
+            await load.jobs.enqueue_many([load.noop.call(number, "welcome", number / 8) for number in numbers])
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("ANALYZE")
+        await connection.execute("CHECKPOINT")
+    finally:
+        await connection.close()

@@ -1,0 +1,99 @@
+"""A TCP proxy between us and PostgreSQL that misbehaves on demand."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from urllib.parse import urlsplit, urlunsplit
+
+__all__ = ["Proxy"]
+
+_CHUNK = 65536
+
+
+class Proxy:
+    """Passes bytes on until told otherwise; use it with `async with`.
+
+    Attributes:
+        dsn: Where to connect instead.
+        delay: Seconds each chunk is held back.
+        refusing: New connections are reset at once.
+        black_hole: Bytes vanish in both directions; nobody is told.
+        lose_answer: The next bytes from the server are swallowed and their connection is reset: what was asked
+            has happened, whoever asked cannot know.
+        accepted: Connections passed on so far.
+    """
+
+    def __init__(self, dsn):
+        self._upstream = urlsplit(dsn)
+        self._server = None
+        self._open = set()
+        self._handlers = set()
+        self.dsn = None
+        self.delay = 0.0
+        self.refusing = False
+        self.black_hole = False
+        self.lose_answer = False
+        self.accepted = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        user, at, _ = self._upstream.netloc.rpartition("@")
+        self.dsn = urlunsplit(self._upstream._replace(netloc=f"{user}{at}127.0.0.1:{port}"))
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        self.cut()
+        if self._handlers:
+            await asyncio.wait(self._handlers)
+
+    def cut(self):
+        """Reset all connections, as a crash or a firewall does."""
+        for writer in list(self._open):
+            _reset(writer)
+
+    async def _pass_on(self, reader, writer):
+        self._handlers.add(asyncio.current_task())
+        with contextlib.suppress(OSError):
+            await self._connect(reader, writer)
+        _reset(writer)
+        self._handlers.discard(asyncio.current_task())
+
+    async def _connect(self, reader, writer):
+        if self.refusing:
+            return
+        self.accepted += 1
+        from_server, to_server = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        self._open |= {writer, to_server}
+        try:
+            await asyncio.gather(
+                self._pump(reader, to_server, answers=False),
+                self._pump(from_server, writer, answers=True),
+            )
+        finally:
+            self._open -= {writer, to_server}
+            _reset(to_server)
+
+    async def _pump(self, reader, writer, *, answers):
+        try:
+            while data := await reader.read(_CHUNK):
+                await asyncio.sleep(self.delay)
+                if answers and self.lose_answer:
+                    self.lose_answer = False
+                    self.refusing = True
+                    return
+                if not self.black_hole:
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            # The end of one direction is the end of both.
+            _reset(writer)
+
+
+def _reset(writer):
+    plug = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
