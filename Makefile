@@ -12,13 +12,15 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 setup: $(READY)
 
-$(READY): requirements-dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("aiopgq needs Python 3.11 or later, \
-	$(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.13 setup" % v[:2])'
-	$(PYTHON) -m venv $(VENV)
+$(READY): requirements-dev.txt pyproject.toml | $(BIN)/pip
 	$(PIP) -r requirements-dev.txt
 	$(PIP) --no-build-isolation --no-deps -e .
 	@touch $(READY)
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("aiopgq needs Python 3.11 or later, \
+	$(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.13 setup" % v[:2])'
+	$(PYTHON) -m venv --clear $(VENV)
 
 demo: setup
 	$(BIN)/python -m aiopgq demo

@@ -139,13 +139,7 @@ class App(Registry, Generic[State]):
             new = await opened.insert(batch, once=once, keep=self.keeps_results)
 
         return [
-            JobHandle(
-                self,
-                call.job.id,
-                call.definition.codec,
-                existing=call.job.id not in new,
-                connection=connection,
-            )
+            JobHandle(self, call.job.id, call.definition.codec, existing=call.job.id not in new, connection=connection)
             for call in calls
         ]
 
@@ -194,6 +188,8 @@ class App(Registry, Generic[State]):
             raise ConfigError("queues", f'takes several names or a mapping; write ["{queues}"].')
         chosen = None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         options.count("concurrency", concurrency)
+        if name is not None:
+            options.name("name", name)
         for queue, slots in (chosen or {}).items():
             options.name("queue", queue)
             if slots is not None:
@@ -291,7 +287,7 @@ class App(Registry, Generic[State]):
         try:
             async with self._opening:
                 if self._open is None:
-                    self._open = await Opened.open(self._database_settings(), keep=self.keeps_results)
+                    self._open = await Opened.open(self.database_settings(), keep=self.keeps_results)
                 self._open.check_loop()
         except BaseException:
             self._openings -= 1
@@ -326,7 +322,7 @@ class App(Registry, Generic[State]):
             SchemaError: What is there does not fit what this version brings.
             StoreError: PostgreSQL refused, or did not answer.
         """
-        database = await self._database_settings().resolve()
+        database = await self.database_settings().resolve()
         try:
             return await migrate(database.connect)
         finally:
@@ -390,7 +386,20 @@ class App(Registry, Generic[State]):
 
         return self._open
 
-    def _database_settings(self) -> DatabaseSettings:
+    def override(self, *, dsn: str | None = None, schema: str | None = None) -> None:
+        """Replace what the constructor said, before the App is opened; options of the command line do.
+
+        Raises:
+            ConfigError: One of them cannot be used.
+        """
+        if dsn is not None:
+            self._dsn = self._listen_dsn = normal(dsn)
+            self._connect = None
+        if schema is not None:
+            self._schema = check_schema_name(schema)
+
+    def database_settings(self) -> DatabaseSettings:
+        """Return where the database is, as far as the constructor says; the CLI looks before it migrates."""
         return DatabaseSettings(self._dsn, self._listen_dsn, self.schema, self._connect, self._statement_cache_size)
 
 

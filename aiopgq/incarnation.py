@@ -34,7 +34,7 @@ from aiopgq._store.patience import Patience
 from aiopgq._words.clock import uuid7
 from aiopgq._words.conclusion import release, replace_unstorable
 from aiopgq._words.job import Settlement, WorkerIdentity
-from aiopgq._words.slots import Slots
+from aiopgq._words.slots import Group, Slots
 from aiopgq._words.task import TaskDefinition
 from aiopgq.errors import StoreError
 
@@ -211,8 +211,12 @@ class Incarnation:
             try:
                 if await self._look(sweep=sweep):
                     sweep = False
-                elif self._manners.burst and not self._runner.running and not self._settler.unsettled:
-                    return
+                elif self._manners.burst and not self._runner.running:
+                    if sweep and not self._settler.unsettled:
+                        return
+                    # What is being written may come back at once, as a retry without delay does.
+                    await self._settler.settled(_LAST_SETTLEMENTS)
+                    sweep = True
                 else:
                     await self._sleeper.rest(partial(self._look, sweep=True))
                     sweep = True
@@ -222,26 +226,34 @@ class Incarnation:
                 sweep = True
 
     async def _look(self, *, sweep: bool) -> bool:
-        """Claim once for every group of queues with free slots; True if there was work, or no slot for it."""
+        """Claim for every group of queues with free slots; True if there was work, no slot for it, or no time."""
         groups = self._slots.groups()
         if not groups or self._settler.unsettled > max(_FEWEST_UNSETTLED, 2 * self._slots.total):
             await self._sleeper.pause()
             return True
-        self._sleeper.looking()
+        # Looking takes the nudge that stop() gives, so whoever is stopped does not look.
+        while not self._stopping.is_set():
+            self._sleeper.looking()
+            found = await self._fill(groups, sweep=sweep)
+            self._sleeper.lower_flags()
+            due = (sweep and not found) or self._claimer.time_to_promote()
+            promoted = due and await self._claimer.promote()
+            if found or not promoted:
+                return found
+            sweep = True
+
+        return True
+
+    async def _fill(self, groups: list[Group], *, sweep: bool) -> bool:
         found = False
         for group in groups:
             for job in await self._claimer.claim(group, sweep=sweep):
                 found = True
-                if self._stopping.is_set():
+                # A claim whose answer came late may find its slots taken.
+                if self._stopping.is_set() or not self._slots.take(job.queue):
                     self._settler.add(release(job))
                 else:
-                    self._slots.take(job.queue)
                     self._runner.start(job)
-        self._sleeper.lower_flags()
-        if (sweep and not found) or self._claimer.time_to_promote():
-            promoted = await self._claimer.promote()
-            if promoted and not found:
-                return await self._look(sweep=True)
 
         return found
 

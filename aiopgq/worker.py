@@ -80,6 +80,8 @@ class Worker:
             SchemaError: The schema is missing, behind or too far ahead.
             AiopgqError: The configuration cannot be used.
         """
+        # Known before the App is open, so that stop() from a thread ends a pause between tries as well.
+        self._loop = asyncio.get_running_loop()
         patience = Patience(log, "start the worker")
         while not self._stopping.is_set():
             try:
@@ -114,17 +116,40 @@ class Worker:
         self._ready = self._loop.create_future()
         # A task of its own: an app's lifespan may enter and leave in different tasks.
         self._main = self._loop.create_task(self._work())
-        await asyncio.wait([self._main, self._ready], return_when=asyncio.FIRST_COMPLETED)
-        if self._main.done():
-            self._main.result()
+        try:
+            await asyncio.wait([self._main, self._ready], return_when=asyncio.FIRST_COMPLETED)
+            if self._main.done():
+                self._main.result()
+        except BaseException:
+            await self._end(now=True)
+            raise
 
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop claiming, let jobs finish for the grace, release the rest."""
-        self.stop()
-        if self._main is not None:
-            await self._main
+        try:
+            await self._end(now=False)
+        finally:
+            # A program may enter it again, in another loop perhaps: a web app under test does.
+            self._stopping, self._hurry, self._loop = asyncio.Event(), asyncio.Event(), None
+
+    async def _end(self, *, now: bool) -> None:
+        """Stop and wait for the end; being cancelled meanwhile only takes the grace away."""
+        self._stop(now)
+        main, self._main = self._main, None
+        if main is None:
+            return
+        cancelled: asyncio.CancelledError | None = None
+        while not main.done():
+            try:
+                await asyncio.wait([main])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._stop(now=True)
+        if cancelled is not None:
+            raise cancelled
+        main.result()
 
     def stop(self, *, now: bool = False) -> None:
         """Stop, from any thread and at any time, also before the start; more than once is fine.

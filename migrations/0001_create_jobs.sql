@@ -37,13 +37,19 @@ CREATE TABLE aiopgq.jobs (
     CONSTRAINT status_is_unfinished CHECK (status IN ('pending', 'claimed', 'running')),
     CONSTRAINT only_a_claimed_job_has_a_claim_id CHECK ((status = 'pending') = (claim_id IS NULL)),
     CONSTRAINT only_a_claimed_job_has_a_worker CHECK ((claim_id IS NULL) = (worker_id IS NULL)),
-    CONSTRAINT run_at_is_before_year_9999 CHECK (run_at > '-infinity' AND run_at < '9999-01-01 00:00:00+00'),
+    -- Moments and lengths that every client can read: a row that none can is claimed for ever.
+    CONSTRAINT run_at_is_between_1900_and_9999
+        CHECK (run_at >= '1900-01-01 00:00:00+00' AND run_at < '9999-01-01 00:00:00+00'),
+    CONSTRAINT created_at_is_between_1900_and_9999
+        CHECK (created_at >= '1900-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'),
+    CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (timeout BETWEEN '0' AND '36500 days'),
     CONSTRAINT queue_has_1_to_200_bytes CHECK (octet_length(queue) BETWEEN 1 AND 200),
     CONSTRAINT task_has_1_to_200_bytes CHECK (octet_length(task) BETWEEN 1 AND 200),
     CONSTRAINT args_is_an_object CHECK (jsonb_typeof(args) = 'object'),
     CONSTRAINT headers_is_an_object CHECK (jsonb_typeof(headers) = 'object'),
     CONSTRAINT max_attempts_is_at_least_one CHECK (max_attempts >= 1),
-    CONSTRAINT attempts_is_not_negative CHECK (attempts >= 0),
+    CONSTRAINT attempts_can_grow CHECK (attempts BETWEEN 0 AND 2000000000),
+    CONSTRAINT errors_is_an_array CHECK (jsonb_typeof(errors) = 'array'),
     CONSTRAINT progress_is_a_percentage CHECK (progress BETWEEN 0 AND 100)
 ) WITH (
     -- A claim rewrites the row once and changes an indexed column, so it cannot be HOT; the spare room keeps

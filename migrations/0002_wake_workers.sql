@@ -136,6 +136,26 @@ END
 $$;
 COMMENT ON FUNCTION aiopgq.wake_up IS 'Lower the flag of a slot if it still holds the value its sleeper gave it.';
 
+CREATE FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+AS $$
+DECLARE
+    flag regclass;
+BEGIN
+    FOR i IN 1 .. cardinality(p_slots) LOOP
+        flag := ('aiopgq.sleepers_' || p_slots[i])::regclass;
+        PERFORM pg_advisory_xact_lock(flag::oid::bigint);
+        IF pg_sequence_last_value(flag) = p_flags[i] THEN
+            PERFORM setval(flag, 0);
+            -- Others may sleep by the same flag: they look, and raise it again.
+            PERFORM pg_notify(aiopgq.channel(), p_queues[i]);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.leave_sleepers IS
+    'Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.';
+
 CREATE FUNCTION aiopgq.await_results(p_for double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$

@@ -73,7 +73,7 @@ COMMENT ON FUNCTION aiopgq.enqueue_jobs_once IS
     'As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.';
 
 CREATE FUNCTION aiopgq.enqueue(
-    p_task text, p_args jsonb DEFAULT '{}', p_queue text DEFAULT 'default', p_priority smallint DEFAULT 100,
+    p_task text, p_args jsonb DEFAULT '{}', p_queue text DEFAULT 'default', p_priority integer DEFAULT 100,
     p_delay interval DEFAULT NULL, p_run_at timestamptz DEFAULT NULL, p_max_attempts integer DEFAULT 12,
     p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT gen_random_uuid()
 ) RETURNS uuid
@@ -81,7 +81,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM aiopgq.enqueue_jobs_once(
-        ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority],
+        ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],
         ARRAY[extract(epoch FROM p_delay)::double precision], ARRAY[p_run_at], ARRAY[p_max_attempts],
         ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text]);
 

@@ -130,6 +130,14 @@ BEGIN
         g.events_count, g.progress, g.priority, g.queue, g.task, g.args, g.headers, g.current_stage, g.reason,
         aiopgq.append_error(g.errors, g.error::jsonb), g.limit_key
     FROM gone g
+    -- Only a row inserted by hand has the id of a dead letter; the newer story replaces the older one.
+    ON CONFLICT (id) DO UPDATE SET
+        (worker_id, run_at, created_at, claimed_at, started_at, failed_at, timeout, attempts, max_attempts,
+         events_count, progress, priority, queue, task, args, headers, current_stage, last_error, errors, limit_key)
+        = (excluded.worker_id, excluded.run_at, excluded.created_at, excluded.claimed_at, excluded.started_at,
+           excluded.failed_at, excluded.timeout, excluded.attempts, excluded.max_attempts, excluded.events_count,
+           excluded.progress, excluded.priority, excluded.queue, excluded.task, excluded.args, excluded.headers,
+           excluded.current_stage, excluded.last_error, excluded.errors, excluded.limit_key)
     RETURNING d.id;
     PERFORM aiopgq.tell_waiters(p_ids);
 END

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 __all__ = ["Proxy"]
 
@@ -19,13 +19,14 @@ class Proxy:
         delay: Seconds each chunk is held back.
         refusing: New connections are reset at once.
         black_hole: Bytes vanish in both directions; nobody is told.
-        lose_answer: The next bytes from the server are swallowed and their connection is reset: what was asked
-            has happened, whoever asked cannot know.
+        lose_answer: The next bytes from the server are swallowed, their connection is reset, new ones are
+            refused: what was asked has happened, whoever asked cannot know.
         accepted: Connections passed on so far.
     """
 
     def __init__(self, dsn):
         self._upstream = urlsplit(dsn)
+        self._query = dict(parse_qsl(self._upstream.query))
         self._server = None
         self._open = set()
         self._handlers = set()
@@ -40,7 +41,7 @@ class Proxy:
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         user, at, _ = self._upstream.netloc.rpartition("@")
-        self.dsn = urlunsplit(self._upstream._replace(netloc=f"{user}{at}127.0.0.1:{port}"))
+        self.dsn = urlunsplit(self._upstream._replace(netloc=f"{user}{at}127.0.0.1:{port}", query=""))
         return self
 
     async def __aexit__(self, *_):
@@ -56,25 +57,33 @@ class Proxy:
 
     async def _pass_on(self, reader, writer):
         self._handlers.add(asyncio.current_task())
-        with contextlib.suppress(OSError):
+        try:
             await self._connect(reader, writer)
-        _reset(writer)
-        self._handlers.discard(asyncio.current_task())
+        finally:
+            _reset(writer)
+            self._handlers.discard(asyncio.current_task())
 
     async def _connect(self, reader, writer):
         if self.refusing:
             return
         self.accepted += 1
-        from_server, to_server = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        from_server, to_server = await self._reach()
         self._open |= {writer, to_server}
         try:
             await asyncio.gather(
                 self._pump(reader, to_server, answers=False),
                 self._pump(from_server, writer, answers=True),
+                return_exceptions=True,  # a reset is what they end with
             )
         finally:
             self._open -= {writer, to_server}
             _reset(to_server)
+
+    async def _reach(self):
+        """Connect to the server, which the embedded one's DSN names by the folder of its socket."""
+        if "host" in self._query:
+            return await asyncio.open_unix_connection(f"{self._query['host']}/.s.PGSQL.{self._query['port']}")
+        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
 
     async def _pump(self, reader, writer, *, answers):
         try:

@@ -33,6 +33,7 @@ _QUICK_SWEEP: Final = 0.005
 _FORGET_LANE: Final = 60.0
 _DUE_INTERVAL: Final = 1.0
 _PROMOTE_BATCH: Final = 1000
+_LOCKED_PAUSE: Final = 0.1
 # A claim whose answer was lost may be committed even later than the next look at it.
 _REREAD_INTERVAL: Final = 1.0
 _REREAD_FOR: Final = 60.0
@@ -112,7 +113,11 @@ class Claimer:
         self._asked_due_at = now
         promotion = await self._jobs.promote(self._due_from, _PROMOTE_BATCH)
         self._due_from = promotion.reached or self._due_from
-        self._due_at = None if promotion.next_in is None else monotonic() + promotion.next_in
+        next_in = promotion.next_in
+        if next_in == 0 and not promotion.promoted:
+            # Somebody else holds the row that is due.
+            next_in = _LOCKED_PAUSE
+        self._due_at = None if next_in is None else monotonic() + next_in
 
         return promotion.promoted > 0
 

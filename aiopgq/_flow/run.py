@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from aiopgq._words.clock import monotonic
-from aiopgq._words.conclusion import conclude
+from aiopgq._words.conclusion import conclude, inconclusive, postpone
 from aiopgq._words.current import CurrentJob, StopReason, entered
 from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.task import TaskDefinition
@@ -62,11 +62,16 @@ class Runner:
 
     def start(self, job: ClaimedJob) -> None:
         """Start a job; its settlement is given to `finished`."""
+        if job.id in self.running:
+            # Somebody took it from the run that still goes on here: two runs of a job never overlap.
+            log.warning("job %s is put back: a run that has lost it has not ended yet", job.id)
+            self._finished(postpone(job))
+            return
         definition = self._tasks[job.task]
         run = CurrentJob(job, monotonic())
         self.running[job.id] = run
         self._all_done.clear()
-        run.handle = self._loop.create_task(self._run(run, definition))
+        self._loop.create_task(self._run(run, definition))
         timeout = definition.timeout if job.timeout is None else job.timeout.total_seconds()
         if timeout:
             run.timer = self._loop.call_later(timeout, self.stop, run, "timeout")
@@ -75,6 +80,10 @@ class Runner:
         """Ask a run to end: an async handler is cancelled, a thread sees `should_stop`."""
         if run.stop_reason is None:
             run.stop_reason = reason
+        elif reason != "shutdown":
+            # A handler on its way out is not disturbed again by every beat that repeats the request.
+            return
+        # Without a handle it has not begun, and will not.
         if run.handle is not None and not self._tasks[run.task].threaded:
             run.handle.cancel()
 
@@ -95,9 +104,12 @@ class Runner:
 
     async def _run(self, run: CurrentJob, definition: TaskDefinition) -> None:
         entered(run)
+        run.handle = asyncio.current_task()
         value: Any = None
         failure: BaseException | None = None
         try:
+            if run.stop_reason is not None:
+                raise asyncio.CancelledError  # noqa: TRY301  # asked to end before it began
             args, kwargs = definition.codec.decode(run.job.args)
             if definition.threaded:
                 call = partial(definition.function, *args, **kwargs)
@@ -107,18 +119,25 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  # SystemExit of a handler must not end the worker
             failure = error
         self._finish(run, definition, value, failure)
+        # This frame is in the traceback: without the knot, what the handler held goes at once.
+        value = failure = None
 
     def _finish(self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None) -> None:
         if run.timer is not None:
             run.timer.cancel()
+        # The task holds the run by its context.
+        run.handle = None
         del self.running[run.id]
-        settlement = conclude(
-            definition, run.job, value, failure, run.stop_reason, self._worker, self._max_result_bytes
-        )
-        self._tell(run, settlement, failure)
+        try:
+            settlement = conclude(
+                definition, run.job, value, failure, run.stop_reason, self._worker, self._max_result_bytes
+            )
+        except BaseException as error:  # noqa: BLE001  # a hostile exception or policy must not lose the job
+            settlement = inconclusive(run.job, error, self._worker)
         self._finished(settlement)
         if not self.running:
             self._all_done.set()
+        self._tell(run, settlement, failure)
 
     def _tell(self, run: CurrentJob, settlement: Settlement, failure: BaseException | None) -> None:
         job = run.job

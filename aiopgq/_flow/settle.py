@@ -10,6 +10,7 @@ again: at least once.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
@@ -19,7 +20,7 @@ from aiopgq._store.patience import Patience
 from aiopgq._store.trouble import Conflict, NoPartition, NotSent
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import Settlement
-from aiopgq.errors import RowRefused, StoreError
+from aiopgq.errors import RowRefused, StoreError, StoreUnavailable
 
 __all__ = ["Settler"]
 
@@ -27,6 +28,7 @@ log = logging.getLogger("aiopgq.settle")
 
 _LARGEST_BATCH: Final = 1000
 _PARTITION_DAYS: Final = 14
+_MOST_REFUSALS: Final = 2
 _PARTITION_PAUSE: Final = 0.05
 
 
@@ -96,7 +98,7 @@ class Settler:
 
         return True
 
-    async def _write(self, kind: str, batch: Sequence[Settlement]) -> None:
+    async def _write(self, kind: str, batch: Sequence[Settlement], *, refusals: int = 0) -> None:
         maybe_written = False
         while True:
             try:
@@ -106,7 +108,7 @@ class Settler:
             except NoPartition:
                 await self._make_partition()
             except RowRefused as error:
-                await self._find_culprit(kind, batch, error)
+                await self._find_culprit(kind, batch, error, refusals)
                 return
             except StoreError as error:
                 maybe_written = maybe_written or not isinstance(error, NotSent)
@@ -119,22 +121,30 @@ class Settler:
                     _tell_lost(batch, ours)
                 return
 
-    async def _find_culprit(self, kind: str, batch: Sequence[Settlement], error: RowRefused) -> None:
-        if len(batch) == 1:
-            log.error("the outcome of job %s cannot be stored: %s", batch[0].job.id, error)
-            storable = self._refused(batch[0], error)
-            await self._write(storable.kind, [storable])
+    async def _find_culprit(self, kind: str, batch: Sequence[Settlement], error: RowRefused, refusals: int) -> None:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._write(kind, batch[:middle], refusals=refusals)
+            await self._write(kind, batch[middle:], refusals=refusals)
             return
-        middle = len(batch) // 2
-        await self._write(kind, batch[:middle])
-        await self._write(kind, batch[middle:])
+        [one] = batch
+        log.error("the outcome (%s) of job %s cannot be stored: %s", kind, one.job.id, error)
+        # Others wait behind it: what replaces it may be refused as well, but not for ever.
+        if refusals < _MOST_REFUSALS:
+            storable = self._refused(one, error)
+            await self._write(storable.kind, [storable], refusals=refusals + 1)
 
     async def _make_partition(self) -> None:
+        self._stuck_since = self._stuck_since or monotonic()
+        pause = _PARTITION_PAUSE * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
         try:
             await self._jobs.make_partitions(_PARTITION_DAYS)
-        except StoreError as error:
+        except StoreUnavailable as error:
+            # Behind somebody who reads the archive, mostly; a statement that waits stops all who settle.
             log.debug("cannot make a partition of the archive yet: %s", error)
-        await asyncio.sleep(_PARTITION_PAUSE)
+        except StoreError as error:
+            pause = self._patience.failed(error)
+        await asyncio.sleep(pause)
 
 
 def _tell_lost(batch: Sequence[Settlement], ours: set[UUID]) -> None:

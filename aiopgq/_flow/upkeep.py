@@ -12,7 +12,7 @@ from typing import Final
 from aiopgq._store.jobs import Jobs, Unserved
 from aiopgq._store.patience import Patience
 from aiopgq._words.clock import monotonic
-from aiopgq.errors import StoreError
+from aiopgq.errors import StoreError, StoreUnavailable
 
 __all__ = ["Upkeep"]
 
@@ -65,30 +65,39 @@ class Upkeep:
             pass
         await self._look_for_unserved()
         if self._tables_at is None or monotonic() - self._tables_at > _TABLES_INTERVAL:
+            await self._keep_tables()
+
+    async def _keep_tables(self) -> None:
+        try:
             await self._jobs.make_partitions(_PARTITION_DAYS)
             await self._jobs.drop_partitions(self._retention)
+        except StoreUnavailable as error:
+            # Somebody reads the archive, a backup perhaps; no reason not to start or to complain.
+            log.debug("the partitions of the archive wait for the next pass: %s", error)
+        else:
             await self._jobs.forget_workers(_FORGET_WORKERS)
             self._tables_at = monotonic()
 
     async def _look_for_unserved(self) -> None:
         unserved = await self._jobs.unserved(_LOOK_AT)
+        # Names come from rows and rows from anybody: what may be said again is forgotten.
+        now = monotonic()
+        self._warned = {key: at for key, at in self._warned.items() if now - at < _WARN_INTERVAL}
         for one in unserved:
-            self._warn(one)
+            if (one.queue, one.task) not in self._warned:
+                self._warned[one.queue, one.task] = now
+                _warn(one)
         unknown = [one for one in unserved if not one.known]
         if sum(one.jobs for one in unknown) > _MANY_UNKNOWN:
             await self._jobs.hold_unknown(sorted({one.task for one in unknown}), _BATCH)
 
-    def _warn(self, one: Unserved) -> None:
-        """Warn about a task or queue, once a minute."""
-        key = (one.queue, one.task)
-        if monotonic() - self._warned.get(key, -_WARN_INTERVAL) < _WARN_INTERVAL:
-            return
-        self._warned[key] = monotonic()
-        log.warning(
-            "%d due jobs of task %r in queue %r have no live worker: %s",
-            one.jobs,
-            one.task,
-            one.queue,
-            "start one that serves the queue" if one.known else "no live worker knows the task",
-            extra={"task": one.task, "queue": one.queue, "jobs": one.jobs},
-        )
+
+def _warn(one: Unserved) -> None:
+    log.warning(
+        "%d due jobs of task %r in queue %r have no live worker: %s",
+        one.jobs,
+        one.task,
+        one.queue,
+        "start one that serves the queue" if one.known else "no live worker knows the task",
+        extra={"task": one.task, "queue": one.queue, "jobs": one.jobs},
+    )

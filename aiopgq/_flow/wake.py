@@ -69,7 +69,8 @@ class Sleeper:
         fleet: Callable[[], int],
     ) -> None:
         self._jobs = jobs
-        self._slots = sorted({slot(queue) for queue in queues})
+        self._names = {slot(queue): queue for queue in queues}
+        self._slots = sorted(self._names)
         self._poll_interval = poll_interval
         self._flag_margin = max(_FLAG_MARGIN, _FLAG_INTERVALS * poll_interval)
         self._next_due = next_due
@@ -121,16 +122,21 @@ class Sleeper:
 
         seconds = self._poll_interval * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
         seen = self._flags if self._trusted else [0] * len(self._slots)
+        raised_at = monotonic()
         asleep = await self._jobs.fall_asleep(self._slots, seen, seconds + self._flag_margin)
         self._flags = asleep.flags
         self._trusted = False
         if asleep.horizon is not None and await self._climb_down(asleep.horizon, look):
             return
+        if self.deaf:
+            return
         self._trusted = True
+        # A ladder may take long; nobody announces anything to a sleeper whose flag has lapsed.
+        stands_for = raised_at + seconds + self._flag_margin - monotonic()
         due = self._next_due()
         self.asleep = True
         try:
-            await self._wait(seconds if due is None else min(seconds, due))
+            await self._wait(min(seconds, stands_for, seconds if due is None else due))
         finally:
             self.asleep = False
 
@@ -149,7 +155,7 @@ class Sleeper:
 
     async def leave(self) -> None:
         """Take the flags down for good: nobody sleeps here any more."""
-        await self._jobs.wake_up(self._slots, self._flags)
+        await self._jobs.leave_sleepers(self._slots, self._flags, [self._names[number] for number in self._slots])
 
     def _busy(self) -> bool:
         return len(self._wakes) == _BUSY_WAKES and monotonic() - self._wakes[0] < _BUSY_SPAN + _LINGER
@@ -177,6 +183,8 @@ class Sleeper:
             if passed:
                 return False
             await self._wait(pause)
+            if self._nudge.is_set():
+                return True
             ceiling = _LONG_PAUSE if monotonic() - began < _PATIENT_AFTER else _LONGEST_PAUSE
             pause = min(pause * _PAUSE_FACTOR, ceiling)
 

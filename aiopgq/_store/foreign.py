@@ -54,7 +54,9 @@ def in_transaction(connection: Any) -> bool:
     """Tell whether the caller's transaction is still open."""
     try:
         if _kind(connection) == "sqlalchemy":
-            return bool(connection.in_transaction())
+            # A scoped session lends out the session of this scope, and this method is not among what it passes on.
+            registry = getattr(connection, "registry", None)
+            return bool((registry() if registry else connection).in_transaction())
         return bool(connection.is_in_transaction())
     except Exception:  # noqa: BLE001  # a connection given back to its pool answers with errors of its driver
         return False

@@ -150,6 +150,10 @@ class Jobs:
         """Lower those flags that still hold their value."""
         await self._fetch("lower the flag of a sleeper", "wake_up", slots, flags)
 
+    async def leave_sleepers(self, slots: Sequence[int], flags: Sequence[int], queues: Sequence[str]) -> None:
+        """Lower those flags that still hold their value, and wake others who sleep by them."""
+        await self._fetch("leave the sleepers", "leave_sleepers", slots, flags, queues)
+
     async def promote(self, earliest: datetime, limit: int) -> Promotion:
         """Give due jobs their place in line."""
         [row] = await self._fetch("promote due jobs", "promote", earliest, limit)

@@ -73,7 +73,8 @@ def translated(doing: str, schema: str) -> Iterator[None]:
     except asyncpg.ClientConfigurationError as error:
         raise ConfigError("dsn", _brief(error)) from error
     except asyncpg.CheckViolationError as error:
-        if "no partition of relation" in str(error):
+        # A violated constraint has a name; a missing partition has none, in any language of the server.
+        if error.constraint_name is None:
             raise NoPartition(f"{doing}: {_brief(error)}") from error
         raise RowRefused(doing, error.sqlstate, _brief(error)) from error
     except PASSING as error:

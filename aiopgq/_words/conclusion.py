@@ -1,6 +1,6 @@
 """From what a run returned or raised to what is written about it."""
 
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from aiopgq._words import options
 from aiopgq._words.backoff import Backoff, Failure
@@ -12,7 +12,13 @@ from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.outcome import OUTCOMES, Cancel, Fail, Outcome, Retry, Snooze
 from aiopgq._words.task import TaskDefinition
 
-__all__ = ["conclude", "release", "replace_unstorable"]
+__all__ = ["conclude", "inconclusive", "postpone", "release", "replace_unstorable"]
+
+# A job that cannot be run here just now comes back after so many seconds.
+_POSTPONED: Final = 1.0
+# A job that can neither end nor be buried waits for a person, a day at a time.
+_SET_ASIDE: Final = 86_400.0
+_REFUSED: Final = "the outcome"
 
 
 def conclude(
@@ -53,9 +59,28 @@ def release(job: ClaimedJob) -> Settlement:
     return Settlement(job, "pending", refund=True)
 
 
+def postpone(job: ClaimedJob) -> Settlement:
+    """Give a job back that cannot be run here just now; its attempt is not spent."""
+    return Settlement(job, "pending", delay=_POSTPONED, refund=True)
+
+
+def inconclusive(job: ClaimedJob, error: BaseException, worker: str) -> Settlement:
+    """Conclude a run whose conclusion raised an error, by nothing but the name of its class."""
+    reason = f"the run's outcome could not be read ({type(error).__name__})"
+    if job.attempts >= job.max_attempts:
+        return _bury(job, reason, None, worker)
+
+    return Settlement(
+        job, "pending", reason=reason, error=_entry(job, reason, None, worker), delay=Backoff().delay(job.attempts)
+    )
+
+
 def replace_unstorable(unstorable: Settlement, error: Exception, worker: str) -> Settlement:
-    """Replace an outcome that PostgreSQL refuses by one that says so."""
-    return _bury(unstorable.job, f"the outcome ({unstorable.kind}) cannot be stored: {describe(error)}", None, worker)
+    """Replace an outcome that PostgreSQL refuses by a dead letter that says so; if that is refused, set it aside."""
+    if unstorable.kind == "failed" and (unstorable.reason or "").startswith(_REFUSED):
+        return Settlement(unstorable.job, "pending", reason=unstorable.reason, delay=_SET_ASIDE)
+
+    return _bury(unstorable.job, f"{_REFUSED} ({unstorable.kind}) cannot be stored: {describe(error)}", None, worker)
 
 
 def _told(
@@ -79,9 +104,10 @@ def _retry(definition: TaskDefinition, job: ClaimedJob, outcome: Retry, worker: 
     reason = "Retry" if cause is None else f"Retry, {describe(cause)}"
     if job.attempts >= job.max_attempts:
         return _bury(job, f"{reason}: no attempt is left of {job.max_attempts}", cause, worker)
-    delay = outcome.after if outcome.after is not None else _ask_backoff(definition, job, cause or outcome)
+    delay, note = (outcome.after, "") if outcome.after is not None else _ask_backoff(definition, job, cause or outcome)
     if delay is None:
         return _bury(job, reason, cause, worker)
+    reason += note
 
     return Settlement(job, "pending", reason=reason, error=_entry(job, reason, cause, worker), delay=delay)
 
@@ -104,20 +130,21 @@ def _failed(
     reason = describe(failure)
     if job.attempts >= job.max_attempts or isinstance(failure, definition.fail_on):
         return _bury(job, reason, failure, worker)
-    delay = _ask_backoff(definition, job, failure)
+    delay, note = _ask_backoff(definition, job, failure)
     if delay is None:
         return _bury(job, reason, failure, worker)
+    reason += note
 
     return Settlement(job, "pending", reason=reason, error=_entry(job, reason, failure, worker), delay=delay)
 
 
-def _ask_backoff(definition: TaskDefinition, job: ClaimedJob, failure: BaseException) -> float | None:
-    """Ask the task's policy; a policy that fails must not lose the job, the default one steps in."""
+def _ask_backoff(definition: TaskDefinition, job: ClaimedJob, failure: BaseException) -> tuple[float | None, str]:
+    """Ask the task's policy; one that fails must not lose the job: the default steps in, with a note that says so."""
     try:
         delay = definition.backoff(Failure(definition.name, job.attempts, job.max_attempts, failure))
-        return None if delay is None else options.seconds("backoff", delay)
-    except Exception:  # noqa: BLE001  # user code
-        return Backoff().delay(job.attempts)
+        return (None if delay is None else options.seconds("backoff", delay)), ""
+    except BaseException as error:  # noqa: BLE001  # user code
+        return Backoff().delay(job.attempts), f" (its backoff was of no use, {describe(error)})"
 
 
 def _bury(job: ClaimedJob, reason: str, failure: BaseException | None, worker: str) -> Settlement:

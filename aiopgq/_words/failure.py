@@ -53,5 +53,5 @@ def entry(at: datetime, attempt: int, error: str, traceback: str | None, worker:
 def _guarded(make: Callable[[], str], instead: str) -> str:
     try:
         return str(make())
-    except Exception:  # noqa: BLE001  # a hostile __str__ may raise anything
+    except BaseException:  # noqa: BLE001  # a hostile __str__ may raise anything
         return instead

@@ -48,12 +48,18 @@ class Slots:
 
         return groups
 
-    def take(self, queue: str) -> None:
-        """Use a slot."""
+    def take(self, queue: str) -> bool:
+        """Use a slot; tell whether there was one."""
         if queue in self._own_free:
+            if self._own_free[queue] <= 0:
+                return False
             self._own_free[queue] -= 1
-        else:
-            self._shared_free -= 1
+            return True
+        if self._shared_free <= 0:
+            return False
+        self._shared_free -= 1
+
+        return True
 
     def give_back(self, queue: str) -> bool:
         """Free a slot; tell whether there was none free before, so that jobs may be waiting for it."""

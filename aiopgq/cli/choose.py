@@ -49,9 +49,7 @@ def choosing(function: _Function) -> _Function:
     """Give a command filters, and its function what they say as `chosen`."""
 
     def chose(*args: Any, older_than: float | None, newer_than: float | None, **rest: Any) -> Any:
-        chosen = Chosen(
-            rest.pop("task"), rest.pop("queue"), rest.pop("error"), _ago(older_than), _ago(newer_than)
-        )
+        chosen = Chosen(rest.pop("task"), rest.pop("queue"), rest.pop("error"), _ago(older_than), _ago(newer_than))
         return function(*args, chosen=chosen, **rest)
 
     command: Any = update_wrapper(chose, function)

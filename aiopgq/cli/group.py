@@ -9,33 +9,18 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 
+from aiopgq.cli.plain import one_line
 from aiopgq.cli.shape import Group
-from aiopgq.cli.target import one_line
 from aiopgq.errors import AiopgqError
 
 __all__ = ["cli"]
 
 _COMMANDS: Final = ("run", "migrate", "demo", "enqueue", "jobs", "dead", "tasks", "version")
 _SETTINGS: Final = "pyproject.toml"
-
-
-class _Failure(click.ClickException):
-    """An error of ours, as one line."""
-
-    def __init__(self, error: AiopgqError) -> None:
-        super().__init__(one_line(error))
-        self.exit_code = error.exit_code
-        self._told = getattr(error, "traceback", "")
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the line; before it the traceback, if the error is one in the user's module."""
-        if self._told:
-            click.echo(self._told, file=file, err=file is None)
-        super().show(file)
 
 
 class _Cli(Group):
@@ -77,7 +62,9 @@ class _Cli(Group):
         try:
             return super().invoke(ctx)
         except AiopgqError as error:
-            raise _Failure(error) from error
+            # The traceback of an error in the user's module, if there is one.
+            click.echo(f"{getattr(error, 'traceback', '')}Error: {one_line(error)}", err=True)
+            return ctx.exit(error.exit_code)
 
 
 def _settings(file: Path) -> dict[str, Any]:

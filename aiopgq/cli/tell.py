@@ -1,4 +1,4 @@
-"""How commands tell what they found: tables and blocks for people, JSON for machines; data on stdout, notes on stderr."""
+"""How commands tell what they found: tables for people, JSON for machines; data on stdout, notes on stderr."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import click
 import msgspec
+
+from aiopgq.cli.plain import printable
 
 __all__ = ["age", "block", "note", "number", "table", "tell", "tell_json"]
 
@@ -43,7 +45,7 @@ def block(facts: Mapping[str, Any]) -> None:
     width = max(len(name) for name in facts)
     for name, value in facts.items():
         if value is not None:
-            lines = [_printable(line) for line in _text(value).split("\n")]
+            lines = [printable(line) for line in _text(value).split("\n")]
             tell(f"{name.ljust(width)}{_GAP}" + f"\n{' ' * width}{_GAP}".join(lines))
 
 
@@ -63,7 +65,7 @@ def age(since: datetime) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = _printable(_text(value).partition("\n")[0])
+    text = printable(_text(value).partition("\n")[0])
     return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
@@ -74,10 +76,3 @@ def _text(value: Any) -> str:
         return value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
     return str(value)
-
-
-def _printable(text: str) -> str:
-    """Show control characters as escapes: what a job brought along must not steer a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -15,9 +15,7 @@ __all__ = ["version"]
 @as_json
 def version(*, as_json: bool) -> None:
     """Print the version."""
-    found = {name: version_of(name) for name in ("aiopgq", "asyncpg", "anyio")} | {
-        "python": platform.python_version()
-    }
+    found = {name: version_of(name) for name in ("aiopgq", "asyncpg", "anyio")} | {"python": platform.python_version()}
     if as_json:
         click.echo(msgspec.json.encode(found))
     else:

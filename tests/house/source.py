@@ -40,8 +40,8 @@ class Function(NamedTuple):
 
     @property
     def public(self):
-        """Whether it can be reached by names without an underscore."""
-        return not any(name.startswith(("_", "<")) for name in (*self.module.split("."), *self.path))
+        """Whether its module offers it."""
+        return not any(name.startswith(("_", "<")) for name in self.path)
 
 
 @cache

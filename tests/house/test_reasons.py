@@ -18,6 +18,8 @@ def test_a_silenced_rule_is_named_and_says_why(folder):
     bare = [
         f"{folder.name}/{module.name}:{number}: {line.strip()}"
         for module in modules(folder)
+        # There, what a checker refuses is the expectation.
+        if not module.name.startswith("typing.")
         for number, line in enumerate(module.text.splitlines(), start=1)
         for silenced in SILENCED.finditer(line)
         if "SILENCED" not in line and not REASONED.fullmatch(silenced["rest"])

@@ -1,13 +1,14 @@
 """How tests are written: against a real PostgreSQL, waiting for events, with a sentence for a name."""
 
 import ast
+import re
 
 import pytest
 from house.source import ROOT, modules
 
 TESTS = modules(ROOT / "tests")
-# They wait for a condition, and fail with its name if it does not come.
-WAITING = {"eventually"}
+# Where a sleep is what it is about: waits that fail by name, and a network that is slow.
+SLEEPERS = {"eventually", "_pump"}
 
 
 def naps(tree, inside=()):
@@ -16,7 +17,7 @@ def naps(tree, inside=()):
         within = inside
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             task = any("task" in ast.unparse(decorator) for decorator in node.decorator_list)
-            within = (*inside, task or node.name in WAITING)
+            within = (*inside, task or node.name in SLEEPERS)
         if is_nap(node) and not any(inside):
             yield node.lineno
         yield from naps(node, within)
@@ -38,11 +39,9 @@ def test_no_test_waits_by_sleeping(module):
 
 
 def test_no_test_fakes_what_it_is_about():
-    fakes = [
-        module.name for module in TESTS if "unittest" + ".mock" in module.text or "pytest" + "_mock" in module.text
-    ]
+    fakes = re.compile(r"^\s*(?:from|import) (?:unittest|mock|pytest_mock)\b", re.MULTILINE)
 
-    assert fakes == []
+    assert [module.name for module in TESTS if fakes.search(module.text)] == []
 
 
 def test_the_name_of_a_test_is_a_sentence():

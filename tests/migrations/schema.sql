@@ -139,7 +139,9 @@ TABLE jobs
     unique_key text
     limit_key text
     CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
-    CONSTRAINT attempts_is_not_negative CHECK ((attempts >= 0))
+    CONSTRAINT attempts_can_grow CHECK (((attempts >= 0) AND (attempts <= 2000000000)))
+    CONSTRAINT created_at_is_between_1900_and_9999 CHECK (((created_at >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
+    CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text))
     CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
     CONSTRAINT jobs_key PRIMARY KEY (id)
     CONSTRAINT max_attempts_is_at_least_one CHECK ((max_attempts >= 1))
@@ -147,9 +149,10 @@ TABLE jobs
     CONSTRAINT only_a_claimed_job_has_a_worker CHECK (((claim_id IS NULL) = (worker_id IS NULL)))
     CONSTRAINT progress_is_a_percentage CHECK (((progress >= (0)::double precision) AND (progress <= (100)::double precision)))
     CONSTRAINT queue_has_1_to_200_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 200)))
-    CONSTRAINT run_at_is_before_year_9999 CHECK (((run_at > '-infinity'::timestamp with time zone) AND (run_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
+    CONSTRAINT run_at_is_between_1900_and_9999 CHECK (((run_at >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (run_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
     CONSTRAINT status_is_unfinished CHECK ((status = ANY (ARRAY['pending'::text, 'claimed'::text, 'running'::text])))
     CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
+    CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= '00:00:00'::interval) AND (timeout <= '36500 days'::interval)))
     CREATE INDEX jobs_due ON aiopgq.jobs USING btree (run_at) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NULL))
     CREATE INDEX jobs_held ON aiopgq.jobs USING btree (held, task) WHERE (held IS NOT NULL)
     CREATE UNIQUE INDEX jobs_key ON aiopgq.jobs USING btree (id)
@@ -234,7 +237,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 70e5f06bc246c24a5b88b7244783b838
+    md5 47fc1ae91dfb2cd34b1b6388d9106fb1
 
 FUNCTION aiopgq.cancel_job(p_id uuid)
     -- Cancel a job: a pending one at once, a claimed one by asking its worker. Returns cancelled, requested, finished or not found.
@@ -286,10 +289,10 @@ FUNCTION aiopgq.drop_partitions(p_retention double precision)
     SET lock_timeout=50ms
     md5 41d2b8dec95a5bb9983b87ca99fabc16
 
-FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority smallint DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid())
+FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid())
     -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 7e00302927a481b02da0f473ca2b8bc8
+    md5 659ed2508e9ff1a503ab654238c77856
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now.
@@ -346,6 +349,12 @@ FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
 FUNCTION aiopgq.horizon_passed(p_horizon bigint)
     RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
     RETURN (((pg_snapshot_xmin(pg_current_snapshot()))::text)::bigint >= p_horizon)
+
+FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[])
+    -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 32eec920443ceb5ee4d2a540203ce2c6
 
 FUNCTION aiopgq.make_partitions(p_days integer)
     -- Make the missing partitions of the archive from yesterday to p_days ahead. Waits 50 ms for a lock at most, because those who settle wait behind it.

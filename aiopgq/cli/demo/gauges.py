@@ -76,7 +76,7 @@ class Picture:
     rates: Sequence[float]
     wakes: Sequence[float]
 
-    def find(self, job_id: UUID) -> JobInfo | None:
+    def find(self, job_id: UUID | None) -> JobInfo | None:
         """Return a job if the database has it."""
         return next((job for jobs in self.jobs.values() for job in jobs if job.id == job_id), None)
 
@@ -116,7 +116,8 @@ class Gauges:
         total = Row.of("all", [job for some in jobs.values() for job in some])
         since, before = self._counted
         if seconds - since >= _WINDOW:
-            self._rates.append((total.finished - before) / (seconds - since))
+            # A replay takes finished jobs back.
+            self._rates.append(max(0, total.finished - before) / (seconds - since))
             self._counted = (seconds, total.finished)
 
         return Picture(

@@ -57,7 +57,7 @@ class LiveScreen:
 
     def say(self, seconds: float, text: str) -> None:
         """Tell what has just happened."""
-        line = Text(f"{seconds:5.1f} s  ", style="dim", no_wrap=True, overflow="ellipsis", end="")
+        line = Text(f"{seconds:5.1f} s  ", style="dim", no_wrap=True, overflow="ellipsis")
         self._said.append(line.append(text, style="not dim"))
         self._draw()
 
@@ -86,7 +86,7 @@ class LiveScreen:
         videos = picture.jobs["encode_video"]
         room = height - _OTHER_LINES - len(picture.rows) - len(videos)
         title = Table.grid(expand=True)
-        title.add_column(no_wrap=True)
+        title.add_column(no_wrap=True, ratio=1)
         title.add_column(justify="right", no_wrap=True)
         title.add_row(Text(self._title, style="bold"), Text(f"{picture.seconds:.1f} s", style="bold"))
         return Group(
@@ -108,8 +108,10 @@ def _table(picture: Picture, width: int) -> Table:
     if width >= _NARROW:
         table.add_column("", ratio=1)
     for row in (*picture.rows, picture.total):
-        bar = [ProgressBar(total=max(row.all, 1), completed=row.finished)] if width >= _NARROW else []
-        table.add_row(row.task, *(_cell(row, column) for column in COLUMNS), *bar, style=_weight(row, picture))
+        cells: list[RenderableType] = [_cell(row, column) for column in COLUMNS]
+        if row.all and width >= _NARROW:
+            cells.append(ProgressBar(total=row.all, completed=row.finished))
+        table.add_row(row.task, *cells, style=_weight(row, picture))
 
     return table
 
@@ -132,13 +134,14 @@ def _videos(picture: Picture) -> Table:
     table.add_column(ratio=1)
     table.add_column(justify="right", width=5)
     table.add_column(width=9)
-    for job in picture.jobs["encode_video"]:
-        percent = job.progress or 0
+    for job in sorted(picture.jobs["encode_video"], key=lambda job: float(job.args["seconds"])):
+        done = job.status == "completed"
+        percent = 100 if done else job.progress or 0
         table.add_row(
             f"encode_video {job.args['title']}",
             ProgressBar(total=100, completed=percent, complete_style="cyan"),
             f"{percent:.0f} %",
-            Text(job.current_stage or "", style="dim"),
+            Text("completed" if done else job.current_stage or "", style="dim"),
         )
 
     return table

@@ -1,7 +1,7 @@
 """The shop of the demo for your own experiments on a kept database.
 
-    export AIOPGQ_DSN=embedded:FOLDER
-    python -m aiopgq run -A aiopgq.cli.demo.playground
+export AIOPGQ_DSN=embedded:FOLDER
+python -m aiopgq run -A aiopgq.cli.demo.playground
 """
 
 from aiopgq import App

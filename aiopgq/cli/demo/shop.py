@@ -58,15 +58,17 @@ async def send_mail(to: str) -> str:
 
 
 @shop.task(name="reset_password", priority=Priority.EXPLICIT)
-async def reset_password(user: int) -> None:
+async def reset_password(user: int) -> str:
     """Somebody waits for it, so it runs before the others."""
     await _some_io()
+    return f"a new password for user {user}"
 
 
 @shop.task(name="reindex", priority=Priority.BACKFILL)
-async def reindex(page: int) -> None:
+async def reindex(page: int) -> str:
     """Nobody waits for it, so it runs after the others."""
     await _some_io()
+    return f"page {page} is indexed"
 
 
 @shop.task(name="encode_video", timeout=60)

@@ -6,12 +6,12 @@ from itertools import count
 from typing import Any, Final
 
 from aiopgq import App, Call
+from aiopgq._store.connection import Line
 from aiopgq._store.statements import quote
 from aiopgq.cli.demo import shop
 from aiopgq.cli.demo.facts import Notes
 from aiopgq.cli.demo.gauges import Gauges, Picture
 from aiopgq.cli.demo.screen import Screen
-from aiopgq.errors import JobNotFound
 
 __all__ = ["Story"]
 
@@ -20,7 +20,7 @@ BURST: Final = 300
 _GAP: Final = 0.1
 _REFRESH: Final = 0.24
 _STREAM: Final = 5
-_VIDEOS: Final = (("intro", 2.6), ("interview", 3.2), ("concert", 3.8), ("credits", 4.4))
+_VIDEOS: Final = (("intro", 2.4), ("interview", 2.8), ("concert", 3.3), ("credits", 3.8))
 _TOMORROW: Final = 86_400
 
 
@@ -29,13 +29,13 @@ class Story:
 
     Args:
         jobs: The App, open, with a worker beside it.
-        connection: An asyncpg connection of the teller's own.
+        line: A connection of the teller's own.
         screen: Where it is shown.
     """
 
-    def __init__(self, jobs: App[None], connection: Any, screen: Screen) -> None:
+    def __init__(self, jobs: App[None], line: Line, screen: Screen) -> None:
         self._jobs = jobs
-        self._connection = connection
+        self._line = line
         self._screen = screen
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -73,25 +73,23 @@ class Story:
 
     async def _order_in_transactions(self) -> None:
         orders = f"{quote(self._jobs.schema)}.demo_orders"
-        await self._connection.execute(f"CREATE TABLE {orders} (id integer PRIMARY KEY)")
-        enqueuer = shop.ship_order.options(connection=self._connection)
         add_order = f"INSERT INTO {orders} VALUES ($1)"  # noqa: S608  # the schema's name is quoted
+        async with self._line.borrow("write orders") as connection:
+            await connection.execute(f"CREATE TABLE {orders} (id integer PRIMARY KEY)")
+            ship_order = shop.ship_order.options(connection=connection)
 
-        async with self._connection.transaction():
-            await self._connection.execute(add_order, 1)
-            self.notes.shipped = (await enqueuer.enqueue(1)).id
-        self._say("order 1 and its job ship_order(1) were written in one transaction: committed")
+            async with connection.transaction():
+                await connection.execute(add_order, 1)
+                self.notes.shipped = (await ship_order.enqueue(1)).id
+            self._say("order 1 and its job ship_order(1) were written in one transaction: committed")
 
-        second = self._connection.transaction()
-        await second.start()
-        await self._connection.execute(add_order, 2)
-        self.notes.rolled_back = (await enqueuer.enqueue(2)).id
-        await second.rollback()
-        self.notes.orders = [row[0] for row in await self._connection.fetch(f"SELECT id FROM {orders}")]  # noqa: S608
-        try:
-            await self._jobs.inspector.job(self.notes.rolled_back)
-        except JobNotFound:
-            self._say("order 2 and its job ship_order(2) were written in one transaction: rolled back, both are gone")
+            second = connection.transaction()
+            await second.start()
+            await connection.execute(add_order, 2)
+            self.notes.rolled_back = (await ship_order.enqueue(2)).id
+            await second.rollback()
+            self._say("order 2 and its job ship_order(2) were written in one transaction: rolled back")
+            self.notes.orders = [row[0] for row in await connection.fetch(f"SELECT id FROM {orders}")]  # noqa: S608
 
     async def _open_the_shop(self) -> None:
         shop.gateway.up = False
@@ -125,7 +123,7 @@ class Story:
             *(shop.send_mail.call(f"reader-{n}@example.com") for n in range(120)),
             *(shop.fetch_page.call(f"https://example.com/{n}", 1 + n % 2) for n in range(24)),
             *(shop.thumbnail.call(f"picture-{n}.png") for n in range(12)),
-            *(shop.remind.options(delay=0.5 + n / 4).call(n) for n in range(8)),
+            *(shop.remind.options(delay=1 + n / 4).call(n) for n in range(8)),
             shop.restock.call("tea"),
             shop.charge_card.call("bob", "valid"),
             shop.charge_card.call("eve", "stolen"),
@@ -148,6 +146,8 @@ class Story:
 
     async def _burst(self) -> None:
         await self._jobs.enqueue_many([shop.no_op.call(number) for number in range(BURST)])
+        # Looking takes time that the burst shall have.
+        await asyncio.sleep(_GAP)
         await self._until(lambda picture: picture.idle)
 
     # telling

@@ -1,0 +1,88 @@
+"""A worker process of `run`: `python -m aiopgq.cli.child TARGET ORDERS REPORTS`, started by `parent.py` only.
+
+It reports errors of ours to its parent, in place of printing them. If it dies here, its parent starts another.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Final
+
+import anyio
+
+from aiopgq.cli.logs import configure
+from aiopgq.cli.orders import Orders
+from aiopgq.cli.plain import one_line
+from aiopgq.cli.target import load
+from aiopgq.errors import AiopgqError
+from aiopgq.worker import Worker
+
+__all__ = ["main"]
+
+_FAILED: Final = 1
+
+
+def main(target: str, orders: Orders) -> int:
+    """Work until told to stop; return the exit code."""
+    try:
+        brief = orders.brief()
+        app = load(target, tasks=True)
+        configure(brief.log_level, brief.log_format)
+        app.override(dsn=brief.dsn, schema=brief.schema)
+        worker = app.worker(
+            brief.queues or None,
+            concurrency=brief.concurrency,
+            name=brief.name,
+            burst=brief.burst,
+            poll_interval=brief.poll_interval,
+            shutdown_grace=brief.shutdown_grace,
+            job_log=brief.job_log,
+        )
+        anyio.run(_work, worker, orders, backend_options={"use_uvloop": brief.uvloop})
+    except BaseException as error:  # noqa: BLE001  # whatever ends a worker process, its parent is told
+        return _report(error, orders)
+
+    return 0
+
+
+async def _work(worker: Worker, orders: Orders) -> None:
+    failure: BaseException | None = None
+    orders.follow(worker.stop)
+    try:
+        await worker.run()
+    except BaseException as error:  # noqa: BLE001  # raised again below
+        failure = error
+    orders.expect_end()
+    if worker.left_behind:
+        # Handlers and threads that ignore their end would keep the process, or be destroyed with noise.
+        code = _FAILED if failure is None else _report(failure, orders)
+        logging.shutdown()
+        orders.end(code)
+    if failure is not None:
+        raise failure
+
+
+def _report(error: BaseException, orders: Orders) -> int:
+    leaves = list(_leaves(error))
+    ours = leaves[0]
+    if not all(isinstance(leaf, AiopgqError) for leaf in leaves) or not isinstance(ours, AiopgqError):
+        traceback.print_exception(error)
+        orders.report(one_line(f"{type(error).__name__}: {error}"))
+        return _FAILED
+    told = getattr(ours, "traceback", "")
+    orders.report(f"{told}Error: {one_line(ours)}")
+
+    return ours.exit_code
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Orders(int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,0 +1,64 @@
+"""`tasks`: list."""
+
+import inspect
+from typing import Any
+
+import click
+
+from aiopgq._words.task import TaskDefinition, where_defined
+from aiopgq.cli.reach import Reach, reaching
+from aiopgq.cli.shape import Group, as_json
+from aiopgq.cli.tell import table, tell_json
+
+__all__ = ["tasks"]
+
+
+@click.group(cls=Group)
+def tasks() -> None:
+    """Look at the tasks of the App."""
+
+
+@tasks.command("list", epilog="Example:\n  python -m aiopgq tasks list -A myapp.queue")
+@as_json
+@reaching
+def list_(reach: Reach, *, as_json: bool) -> None:
+    """List the tasks the App knows, with what their jobs are told unless told otherwise."""
+    reach.need("tasks list")
+    found = [definition for _, definition in sorted(reach.app(tasks=True).tasks.items())]
+    if as_json:
+        tell_json([_facts(definition) for definition in found])
+        return
+    table(
+        ("TASK", "QUEUE", "PRIORITY", "ATTEMPTS", "TIMEOUT", "RUNS IN", "PARAMETERS"),
+        [
+            (
+                definition.name,
+                definition.queue,
+                definition.priority,
+                definition.max_attempts,
+                "none" if definition.timeout is None else f"{definition.timeout:g} s",
+                "thread" if definition.threaded else "loop",
+                _parameters(definition),
+            )
+            for definition in found
+        ],
+    )
+
+
+def _facts(definition: TaskDefinition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "aliases": definition.aliases,
+        "queue": definition.queue,
+        "priority": definition.priority,
+        "max_attempts": definition.max_attempts,
+        "timeout": definition.timeout,
+        "threaded": definition.threaded,
+        "parameters": _parameters(definition),
+        "defined": where_defined(definition.function),
+    }
+
+
+def _parameters(definition: TaskDefinition) -> str:
+    signature = inspect.signature(definition.function)
+    return str(signature.replace(return_annotation=inspect.Signature.empty))[1:-1]

@@ -1,0 +1,234 @@
+"""The face as type checkers see it: read by mypy and pyright, never run.
+
+A line with `type: ignore` is a mistake that both must find; where one of them finds nothing, it complains of the
+comment.
+"""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+from uuid import UUID
+
+from aiopgq import (
+    App,
+    Backoff,
+    Call,
+    Cancel,
+    CurrentJob,
+    Fail,
+    Failure,
+    JobHandle,
+    JobInfo,
+    Priority,
+    Retry,
+    Router,
+    Snooze,
+    Task,
+    ThreadTask,
+    Worker,
+    current_job,
+)
+from aiopgq.testing import Completed, EnqueuedJob, Run, enqueued, perform
+from aiopgq.worker import Drained
+
+
+@dataclass
+class Resources:
+    base: str
+
+
+@asynccontextmanager
+async def resources() -> AsyncIterator[Resources]:
+    yield Resources("https://example.org")
+
+
+jobs = App("embedded:./data")
+assert_type(jobs, App[None])
+with_state = App(imports=["myapp.tasks"], state=resources)
+assert_type(with_state, App[Resources])
+assert_type(with_state.state, Resources)
+assert_type(with_state.state.base, str)
+mail = Router(queue="mail")
+
+
+# Declared bare, with options, on a router; coroutine and def.
+
+
+@jobs.task
+async def plain(user_id: int, locale: str = "en") -> str:
+    return f"{user_id} {locale}"
+
+
+@jobs.task(
+    queue="mail",
+    max_attempts=12,
+    timeout=timedelta(seconds=30),
+    backoff=Backoff(base=1, factor=4, cap=3600, jitter=0.2),
+    fail_on=(ValueError,),
+    aliases=("old.name",),
+)
+async def retried(user_id: int, *, locale: str = "en") -> str | Retry:
+    return Retry(after=user_id) if locale else ""
+
+
+@jobs.task
+async def outspoken(url: str) -> bytes | Retry | Snooze | Cancel | Fail | None:
+    return url.encode()
+
+
+@mail.task
+async def silent() -> None: ...
+
+
+@mail.task(timeout=None, backoff=lambda failure: 2.0 * failure.attempt)
+def threaded(path: str) -> int | Retry:
+    return len(path)
+
+
+@jobs.task
+def threaded_plainly(path: str) -> int:
+    return len(path)
+
+
+def give_up(failure: Failure) -> timedelta | None:
+    return None if failure.attempt > 2 else timedelta(minutes=failure.attempt)
+
+
+@jobs.task(backoff=give_up)
+async def stubborn() -> None: ...
+
+
+assert_type(plain.name, str)
+check_task: Task[..., str] = plain
+check_thread_task: ThreadTask[..., int] = threaded_plainly
+
+
+async def calling() -> None:
+    """The function stays itself."""
+    coroutine: Coroutine[Any, Any, str] = plain(42)
+    assert_type(await coroutine, str)
+    assert_type(await plain(42, "de"), str)
+    assert_type(await retried(42, locale="de"), str | Retry)
+    assert_type(threaded("/"), int | Retry)
+    assert_type(threaded_plainly(path="/"), int)
+    await plain("42")  # type: ignore[arg-type]
+    await plain()  # type: ignore[call-arg]
+    await plain(42, lokale="de")  # type: ignore[call-arg]
+
+
+async def enqueuing() -> None:
+    """Outcomes are no results; options keep the parameters."""
+    assert_type(await plain.enqueue(42), JobHandle[str])
+    assert_type(await retried.enqueue(42, locale="de"), JobHandle[str])
+    assert_type(await outspoken.enqueue("https://example.org"), JobHandle[bytes | None])
+    assert_type(await silent.enqueue(), JobHandle[None])
+    assert_type(await threaded.enqueue("/"), JobHandle[int])
+    assert_type(plain.enqueue_sync(42), JobHandle[str])
+    assert_type(threaded.enqueue_sync("/"), JobHandle[int])
+    assert_type(await plain.options(delay=60).enqueue(42), JobHandle[str])
+    assert_type(await retried.options(delay=1).options(priority=Priority.EXPLICIT).enqueue(42), JobHandle[str])
+    assert_type(threaded.options(timeout=None).enqueue_sync("/"), JobHandle[int])
+    await plain.options(
+        queue="slow",
+        priority=-5,
+        run_at=datetime(2030, 1, 1, tzinfo=UTC),
+        max_attempts=3,
+        timeout=timedelta(minutes=1),
+        headers={"trace": "1"},
+        id=UUID(int=7),
+        connection=object(),
+    ).enqueue(42)
+    await plain.enqueue("42")  # type: ignore[arg-type]
+    await plain.enqueue()  # type: ignore[call-arg]
+    await plain.enqueue(42, "de", 1)  # type: ignore[call-arg]
+    await plain.enqueue(42, lokale="de")  # type: ignore[call-arg]
+    await retried.enqueue(42, "de")  # type: ignore[call-arg]
+    await plain.options(delay=1).enqueue("42")  # type: ignore[arg-type]
+    await plain.options(delay=1).enqueue(42, lokale="de")  # type: ignore[call-arg]
+    threaded.enqueue_sync(7)  # type: ignore[arg-type]
+    plain.options(countdown=1)  # type: ignore[call-arg]
+    plain.options(delay="1")  # type: ignore[arg-type]
+    plain.options(run_at=1.5)  # type: ignore[arg-type]
+
+
+async def enqueuing_many() -> None:
+    """Calls of several tasks go together."""
+    assert_type(plain.call(42), Call[str])
+    assert_type(retried.options(delay=1).call(42), Call[str])
+    assert_type(await jobs.enqueue_many([plain.call(1), threaded.call("/")]), list[JobHandle[Any]])
+    plain.call("42")  # type: ignore[arg-type]
+    await jobs.enqueue_many([plain])  # type: ignore[list-item]
+
+
+async def waiting() -> None:
+    """A handle knows what its task returns."""
+    job = await retried.enqueue(42)
+    assert_type(job.id, UUID)
+    assert_type(job.existing, bool)
+    assert_type(await job.result(), str)
+    assert_type(await job.result(timeout=None), str)
+    assert_type(await job.info(), JobInfo)
+    assert_type(retried.handle(job.id), JobHandle[str])
+    assert_type(await retried.handle(job.id).result(60), str)
+    assert_type(jobs.handle(job.id), JobHandle[Any])
+    _wider: JobHandle[str | None] = job
+    _other: JobHandle[bytes] = job  # type: ignore[assignment]
+    retried.handle("7")  # type: ignore[arg-type]
+
+
+async def inside_a_job() -> None:
+    """What a handler may ask."""
+    assert_type(current_job(), CurrentJob)
+    assert_type(current_job(default=None), CurrentJob | None)
+    assert_type(current_job().attempt, int)
+    assert_type(current_job().headers, dict[str, Any])
+    current_job().progress(50, stage="half")
+    current_job().progress("50")  # type: ignore[arg-type]
+
+
+async def running() -> None:
+    """Workers, and what they may be told."""
+    assert_type(jobs.worker(concurrency=10), Worker)
+    jobs.worker({"mail": 20, "slow": None}, burst=True, poll_interval=timedelta(seconds=1))
+    jobs.worker(["mail"])
+    jobs.worker(threads=1)  # type: ignore[call-arg]
+    async with with_state as opened, jobs.worker() as worker:
+        assert_type(opened, App[Resources])
+        assert_type(worker, Worker)
+        worker.stop(now=True)
+
+
+async def testing() -> None:
+    """The testing kit."""
+    run = await perform(retried, 42, locale="de", attempt=3, state=Resources("fake"))
+    assert_type(run, Run[str])
+    assert_type(run.result, str)
+    assert_type(run.error, BaseException | None)
+    assert_type(await perform(plain.options(headers={"a": "b"}), 42), Run[str])
+    assert_type(await perform(threaded.call("/"), max_attempts=1), Run[int])
+    await perform(retried.call("42"))  # type: ignore[arg-type]
+    match run.outcome:
+        case Completed(result):
+            assert_type(result, str)
+        case Retry(after=after):
+            assert_type(after, float | None)
+        case Snooze() | Cancel() | Fail():
+            pass
+        case error:
+            raise error
+    [job] = await enqueued(retried, connection=object())
+    assert_type(job, EnqueuedJob)
+    assert_type(await jobs.drain(), Drained)
+    await enqueued("retried")  # type: ignore[arg-type]
+
+
+@jobs.task(backoff=3)  # type: ignore[call-overload, untyped-decorator]
+async def with_a_wrong_backoff() -> None: ...
+
+
+@jobs.task(retries=3)  # type: ignore[call-overload, untyped-decorator]
+async def with_a_wrong_option() -> None: ...
