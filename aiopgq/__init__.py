@@ -6,9 +6,10 @@ from aiopgq._words.job import JobInfo
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
 from aiopgq.app import App
+from aiopgq.call import Call
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
-from aiopgq.router import Call, Router, Task, ThreadTask
+from aiopgq.router import Router, Task, ThreadTask
 from aiopgq.worker import Worker
 
 __all__ = [

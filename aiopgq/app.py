@@ -4,45 +4,34 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 from uuid import UUID
 
 from aiopgq._store.connection import ConnectFactory
 from aiopgq._store.dsn import normal
-from aiopgq._store.foreign import check_connection
 from aiopgq._store.jobs import Jobs, Outstanding, enqueue_foreign
 from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
 from aiopgq._words.slots import Slots
-from aiopgq.errors import AppNotOpen, ConfigError, NoState, UsageError
+from aiopgq.call import Call, common_connection
+from aiopgq.errors import AppNotOpen, ConfigError
 from aiopgq.handle import JobHandle
 from aiopgq.incarnation import Equipment
 from aiopgq.inspector import Inspector
 from aiopgq.opened import DatabaseSettings, Opened
 from aiopgq.registry import Registry
-from aiopgq.router import Call, EnqueueHome
+from aiopgq.router import EnqueueHome
+from aiopgq.state import State, StateHolder
 from aiopgq.worker import Drained, Worker, drain
 
-__all__ = ["App", "lent_state"]
-
-if TYPE_CHECKING:
-    # `App()` without a state needs no annotation; the default is read by checkers only.
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    State = TypeVarWithDefault("State", default=None)
-else:
-    State = TypeVar("State")
+__all__ = ["App"]
 
 _DAY: Final = 86_400.0
 _MIB: Final = 1024 * 1024
-_NO_STATE: Final[Any] = object()
-# What the testing kit puts in the place of `jobs.state` for one run.
-lent_state: Final[ContextVar[Any]] = ContextVar("aiopgq_lent_state", default=_NO_STATE)
 
 
 class App(Registry, Generic[State]):
@@ -93,8 +82,7 @@ class App(Registry, Generic[State]):
         super().__init__(queue=queue, imports=imports)
         self._dsn = None if dsn is None else normal(dsn)
         self._schema = None if schema is None else check_schema_name(schema)
-        self._make_state = state
-        self._state: State = _NO_STATE
+        self._state = StateHolder(state)
         self._retention = options.seconds("retention", retention)
         self._listen_dsn = None if listen_dsn is None else normal(listen_dsn)
         self._connect = connect
@@ -124,7 +112,7 @@ class App(Registry, Generic[State]):
             TypeError: connection is of no kind we know.
         """
         calls = list(calls)
-        connection = _common_connection(calls, connection)
+        connection = common_connection(calls, connection)
         if not calls:
             return []
         batch = [call.job for call in calls]
@@ -252,23 +240,11 @@ class App(Registry, Generic[State]):
             listen=database.listen,
             tasks=dict(self._known),
             slots=make_slots(),
-            state=self._entered_state,
+            state=self._state.entered,
             retention=self._retention,
             max_result_bytes=self._max_result_bytes,
             version=version("aiopgq"),
         )
-
-    @asynccontextmanager
-    async def _entered_state(self) -> AsyncIterator[None]:
-        if self._make_state is None:
-            yield
-            return
-        async with self._make_state() as state:
-            self._state = state
-            try:
-                yield
-            finally:
-                self._state = _NO_STATE
 
     # open and close
 
@@ -344,12 +320,7 @@ class App(Registry, Generic[State]):
         Raises:
             NoState: No worker runs here, or the App has no `state=`.
         """
-        lent: State = lent_state.get()
-        state = self._state if lent is _NO_STATE else lent
-        if state is _NO_STATE:
-            raise NoState
-
-        return state
+        return self._state.get()
 
     # for handles and tasks
 
@@ -401,18 +372,3 @@ class App(Registry, Generic[State]):
     def database_settings(self) -> DatabaseSettings:
         """Return where the database is, as far as the constructor says; the CLI looks before it migrates."""
         return DatabaseSettings(self._dsn, self._listen_dsn, self.schema, self._connect, self._statement_cache_size)
-
-
-def _common_connection(calls: Sequence[Call[Any]], given: Any) -> Any:
-    """Return the one connection a batch goes through, None for the App's own."""
-    if given is not None:
-        check_connection(given)
-        return given
-    connections = {id(call.connection): call.connection for call in calls}
-    if len(connections) > 1:
-        raise UsageError(
-            "These calls were made with different connections, so one transaction cannot hold them all. "
-            "Give enqueue_many(…, connection=…), or enqueue them apart."
-        )
-
-    return next(iter(connections.values()), None)

@@ -19,14 +19,14 @@ from aiopgq._words.job import NewJob
 from aiopgq._words.options import UNSET, JobOptions, Unset
 from aiopgq._words.outcome import Outcome
 from aiopgq._words.task import TaskDefinition, define, where_defined
+from aiopgq.call import Call
 from aiopgq.errors import ArgumentError, ConfigError, TaskNameTaken, TaskNotIncluded, UsageError
 from aiopgq.handle import Home, JobHandle
 
-__all__ = ["Call", "Declares", "Enqueuer", "Router", "Task", "TaskCore", "ThreadTask"]
+__all__ = ["Declares", "Enqueuer", "Router", "Task", "TaskCore", "ThreadTask"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 X_co = TypeVar("X_co", covariant=True)
 
 
@@ -36,19 +36,7 @@ class EnqueueHome(Home, Protocol):
     @property
     def max_args_bytes(self) -> int: ...
 
-    async def enqueue_one(self, call: "Call[Any]") -> JobHandle[Any]: ...
-
-
-class Call(Generic[R_co]):
-    """A call of a task, checked and encoded, not yet enqueued; made by `task.call(…)`."""
-
-    __slots__ = ("connection", "definition", "job", "once")
-
-    def __init__(self, definition: TaskDefinition, job: NewJob, connection: Any, *, once: bool) -> None:
-        self.definition = definition
-        self.job = job
-        self.connection = connection
-        self.once = once
+    async def enqueue_one(self, call: Call[Any]) -> JobHandle[Any]: ...
 
 
 class Enqueuer(Generic[P, X_co]):
@@ -266,7 +254,7 @@ class ThreadTask(Enqueuer[P, X_co]):
 
 class _Decorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, X_co]], /) -> Task[P, X_co]: ...  # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, X_co]], /) -> Task[P, X_co]: ...  # type: ignore[overload-overlap]  # a coroutine function comes first
     @overload
     def __call__(self, function: Callable[P, X_co], /) -> ThreadTask[P, X_co]: ...
 
@@ -282,7 +270,7 @@ class Declares:
         self._queue = options.name("queue", queue)
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, X_co]], /) -> Task[P, X_co]: ...  # type: ignore[overload-overlap]
+    def task(self, function: Callable[P, Coroutine[Any, Any, X_co]], /) -> Task[P, X_co]: ...  # type: ignore[overload-overlap]  # a coroutine function comes first
     @overload
     def task(self, function: Callable[P, X_co], /) -> ThreadTask[P, X_co]: ...
     @overload

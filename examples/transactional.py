@@ -30,7 +30,7 @@ async def send_welcome(user_id: int, locale: str = "en") -> str:
     return f"welcome in {locale}, user {user_id}"
 
 
-# region transactions
+# region session
 async def sign_up(session: AsyncSession, email: str) -> int:
     user = User(email=email)
     session.add(user)
@@ -39,6 +39,10 @@ async def sign_up(session: AsyncSession, email: str) -> int:
     return user.id
 
 
+# endregion
+
+
+# region asyncpg
 async def sign_up_with_asyncpg(connection: asyncpg.Connection, email: str) -> int:
     async with connection.transaction():
         user_id: int = await connection.fetchval("INSERT INTO users (email) VALUES ($1) RETURNING id", email)

@@ -232,9 +232,9 @@ class Codec:
                 raw = lossless.storable(raw)
             if len(raw) > limit:
                 reason = _too_large("the arguments are", len(raw), limit, _REFER)
-                raise ArgumentError(self.task, None, reason)  # noqa: TRY301
+                raise ArgumentError(self.task, None, reason)  # noqa: TRY301  # told in the caller's terms below
             if lossless.has_negative_zero(raw):
-                raise Lossy("", "holds -0.0, which PostgreSQL would change to 0.0")  # noqa: TRY301
+                raise Lossy("", "holds -0.0, which PostgreSQL would change to 0.0")  # noqa: TRY301  # told in the caller's terms below
             self._prove(plan, bound, load(plan, raw))
         except ArgumentError:
             raise  # too large to be searched for a better reason

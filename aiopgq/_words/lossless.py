@@ -129,7 +129,7 @@ def key_path(key: Any) -> str:
 
 def type_name(value: Any) -> str:
     """Name the value's type, whatever its metaclass does."""
-    return type.__dict__["__name__"].__get__(type(value))  # type: ignore[no-any-return]
+    return type.__dict__["__name__"].__get__(type(value))  # type: ignore[no-any-return]  # a slot of type
 
 
 def _too_deep(raw: bytes) -> bool:

@@ -22,7 +22,7 @@ HURRY: Final = b"hurry\n"
 LAST_CALL: Final = 4.0
 # After the grace: handlers are cancelled, outcomes written, connections closed.
 _AFTER_GRACE: Final = 30.0
-# What a child whose parent is dead gives its jobs: nobody can ask it to hurry.
+# What a child whose parent is dead gives its jobs at most: nobody can ask it to hurry.
 _ORPHAN_GRACE: Final = 5.0
 _CHUNK: Final = 65_536
 
@@ -155,7 +155,7 @@ class Orders:
                 if not chunk:
                     sources.remove(self._orders)
                     self._stop()
-                    self._hurry_at = min(self._hurry_at, time.monotonic() + _ORPHAN_GRACE)
+                    self._hurry_at = min(self._hurry_at, time.monotonic() + min(self._grace, _ORPHAN_GRACE))
 
     def _read(self, orders: bytes) -> None:
         # A pipe keeps short writes whole.

@@ -21,9 +21,10 @@ from aiopgq._words.job import ClaimedJob, NewJob, Settlement
 from aiopgq._words.options import UNSET, Unset
 from aiopgq._words.outcome import OUTCOMES, Outcome
 from aiopgq._words.task import TaskDefinition
-from aiopgq.app import lent_state
+from aiopgq.call import Call
 from aiopgq.errors import ConfigError
-from aiopgq.router import Call, Enqueuer
+from aiopgq.router import Enqueuer
+from aiopgq.state import lent_state
 
 __all__ = ["Completed", "EnqueuedJob", "Run", "enqueued", "perform"]
 

@@ -14,6 +14,14 @@ def cli(tmp_path, dsn):
 
 
 @pytest.fixture
+def cli_alone(tmp_path):
+    """The command line without a database."""
+    cli = Cli(tmp_path, "postgresql://postgres@127.0.0.1:1/none")
+    yield cli
+    cli.close()
+
+
+@pytest.fixture
 async def sql(dsn):
     """A connection of the test's own, to look behind the curtain."""
     connection = await asyncpg.connect(dsn)

@@ -151,11 +151,11 @@ async def test_a_worker_that_cannot_reach_its_database_stops_within_two_seconds(
         assert await asyncio.to_thread(run.end, 2) == 0
 
 
-async def test_a_worker_that_lost_its_database_stops_within_two_seconds(cli, dsn):
+async def test_a_worker_that_lost_its_database_stops_within_two_seconds(cli, dsn, sql):
     async with Proxy(dsn) as proxy:
         run = cli.run("-A", "work", "--poll-interval", "0.1", AIOPGQ_DSN=proxy.dsn)
         await enqueue(dsn, "work.add", {"a": 1})
-        await asyncio.to_thread(run.line, "completed work.add")
+        await eventually(lambda: sql.fetchval("SELECT count(*) FROM aiopgq.archive"), within=30)
         proxy.refusing = True
         proxy.cut()
         await asyncio.to_thread(run.line, "cannot claim jobs, trying again until it works")
@@ -240,7 +240,7 @@ async def test_a_child_that_is_killed_is_replaced(cli, dsn):
 
 async def test_no_child_outlives_a_parent_that_was_killed(cli, dsn, sql):
     await enqueue(dsn, "work.begin", {"seconds": 60}, {"seconds": 60})
-    run = cli.run("-A", "work", "--processes", 2, "--concurrency", 1)
+    run = cli.run("-A", "work", "--processes", 2, "--concurrency", 1, "--shutdown-grace", 1)
     children = [run.child(), run.child()]
     await eventually(lambda: len(cli.notes) == 2, within=30)
 
@@ -253,7 +253,7 @@ async def test_no_child_outlives_a_parent_that_was_killed(cli, dsn, sql):
 
 async def test_a_child_whose_parent_was_killed_ends_even_if_a_handler_blocks_it(cli, dsn):
     await enqueue(dsn, "work.block", {})
-    run = cli.run("-A", "work")
+    run = cli.run("-A", "work", "--shutdown-grace", 0)
     child = run.child()
     await eventually(lambda: cli.notes, within=30)
 

@@ -6,7 +6,10 @@ import pytest
 EMPTY = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid();
-    TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers;
+    DELETE FROM aiopgq.jobs;
+    DELETE FROM aiopgq.archive;
+    DELETE FROM aiopgq.dead_letters;
+    DELETE FROM aiopgq.workers;
     SELECT setval(c.oid, 0) FROM pg_class c
     WHERE c.relnamespace = 'aiopgq'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^(sleepers|waiters)';
 """

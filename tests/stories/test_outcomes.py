@@ -1,6 +1,7 @@
 """Outcomes: what a run says, and what becomes of its job."""
 
 import asyncio
+import gc
 import json
 from datetime import timedelta
 
@@ -63,7 +64,7 @@ async def test_a_retry_says_when_and_the_backoff_is_not_asked(jobs, sql):
     asked = []
 
     @jobs.task(name="t", backoff=asked.append)
-    async def task() -> None | Retry:
+    async def task() -> Retry | None:
         return Retry(after=timedelta(minutes=10))
 
     async with jobs, jobs.worker():
@@ -84,7 +85,7 @@ async def test_a_retry_without_a_time_asks_the_backoff_about_its_cause(jobs, sql
     @jobs.task(name="t", backoff=backoff)
     async def task() -> None:
         try:
-            raise ValueError("the page is not there yet")
+            int("the page is not there yet")
         except ValueError as error:
             raise Retry from error
 
@@ -96,13 +97,13 @@ async def test_a_retry_without_a_time_asks_the_backoff_about_its_cause(jobs, sql
     [failure] = asked
     assert (failure.task, failure.attempt, failure.max_attempts) == ("t", 1, 12)
     assert isinstance(failure.error, ValueError)
-    assert info.last_error == "Retry, ValueError: the page is not there yet"
+    assert info.last_error.startswith("Retry, ValueError: invalid literal")
     assert "the page is not there yet" in info.errors[0]["traceback"]
 
 
 async def test_a_retry_of_the_last_attempt_is_a_dead_letter(jobs, journal):
     @jobs.task(name="t", max_attempts=2)
-    async def task() -> None | Retry:
+    async def task() -> Retry | None:
         with journal.run():
             return Retry(after=0)
 
@@ -146,7 +147,7 @@ async def test_a_snooze_spends_nothing_however_often(jobs, journal, how):
 @pytest.mark.parametrize("how", ["returned", "raised"])
 async def test_a_cancel_ends_the_job_for_a_reason(jobs, journal, how):
     @jobs.task(name="t")
-    async def task() -> None | Cancel:
+    async def task() -> Cancel | None:
         with journal.run():
             return says(Cancel("the account was closed"), how=how)
 
@@ -163,7 +164,7 @@ async def test_a_cancel_ends_the_job_for_a_reason(jobs, journal, how):
 @pytest.mark.parametrize("how", ["returned", "raised"])
 async def test_a_fail_makes_a_dead_letter_at_once(jobs, journal, how):
     @jobs.task(name="t", max_attempts=12)
-    async def task() -> None | Fail:
+    async def task() -> Fail | None:
         with journal.run():
             return says(Fail("no such user"), how=how)
 
@@ -181,11 +182,11 @@ async def test_reasons_that_cannot_be_stored_are_stored_as_far_as_they_can(jobs)
     ugly = "a\x00b\ud800c" + "x" * 100_000
 
     @jobs.task(name="fails")
-    async def fails() -> None | Fail:
+    async def fails() -> Fail | None:
         return Fail(ugly)
 
     @jobs.task(name="cancels")
-    async def cancels() -> None | Cancel:
+    async def cancels() -> Cancel | None:
         return Cancel(ugly)
 
     async with jobs, jobs.worker():
@@ -322,32 +323,29 @@ def raises(error):
     return policy
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        raises(ZeroDivisionError("oops")),
-        raises(SystemExit(3)),
-        raises(asyncio.CancelledError()),
-        lambda _: float("inf"),
-        lambda _: float("nan"),
-        lambda _: -1,
-        lambda _: "soon",
-        lambda _: True,
-    ],
-    ids=["an error", "an exit", "a cancellation", "inf", "nan", "negative", "text", "bool"],
-)
-async def test_a_policy_of_no_use_is_replaced_by_the_default_and_the_error_says_so(jobs, sql, policy):
-    @jobs.task(name="t", backoff=policy)
+async def test_a_policy_of_no_use_is_replaced_by_the_default_and_the_error_says_so(jobs):
+    policies = {
+        "an error": raises(ZeroDivisionError("oops")),
+        "an exit": raises(SystemExit(3)),
+        "a cancellation": raises(asyncio.CancelledError()),
+        "infinity": lambda _: float("inf"),
+        "nan": lambda _: float("nan"),
+        "negative": lambda _: -1,
+        "text": lambda _: "soon",
+        "bool": lambda _: True,
+    }
+
     async def task() -> None:
         raise ValueError("no")
 
+    tasks = {name: jobs.task(name=name, backoff=policy)(task) for name, policy in policies.items()}
     async with jobs, jobs.worker():
-        job = await task.enqueue()
-        info = await eventually(lambda: is_again_pending(job))
+        handles = {name: await task.enqueue() for name, task in tasks.items()}
+        infos = {name: await eventually(lambda job=job: is_again_pending(job)) for name, job in handles.items()}
 
-        assert info.attempts == 1
-        assert info.last_error.startswith("ValueError: no (its backoff was of no use, ")
-        assert (info.run_at - info.created_at).total_seconds() > 0.8
+    assert {name: info.attempts for name, info in infos.items()} == dict.fromkeys(policies, 1)
+    assert all(info.last_error.startswith("ValueError: no (its backoff was of no use, ") for info in infos.values())
+    assert all((info.run_at - info.created_at).total_seconds() > 0.8 for info in infos.values())
 
 
 async def test_an_error_named_in_fail_on_leaves_no_second_chance(jobs, journal):
@@ -481,29 +479,40 @@ async def forgotten():
     """Nobody awaits it."""
 
 
+# What the garbage collector says of the coroutine, whenever it finds it.
 @pytest.mark.filterwarnings("ignore:coroutine 'forgotten' was never awaited:RuntimeWarning")
-@pytest.mark.parametrize(
-    "make",
-    [object, lambda: (n for n in ()), lambda: max, Cyclic, forgotten, lambda: float("inf"), lambda: {1: {2: object()}}],
-    ids=["object", "generator", "function", "cycle", "coroutine", "infinity", "deep inside"],
-)
-async def test_a_result_that_cannot_be_stored_is_a_dead_letter_and_the_work_is_not_repeated(jobs, journal, make):
+async def test_a_result_that_cannot_be_stored_is_a_dead_letter_and_the_work_is_not_repeated(jobs, journal):
+    makers = {
+        "object": object,
+        "generator": lambda: (n for n in ()),
+        "function": lambda: max,
+        "cycle": Cyclic,
+        "coroutine": forgotten,
+        "infinity": lambda: float("inf"),
+        "deep inside": lambda: {1: {2: object()}},
+        "class": lambda: Retry,
+    }
+
     @jobs.task(name="t", max_attempts=5, backoff=AT_ONCE)
-    async def task() -> object:
+    async def task(kind: str) -> object:
         with journal.run():
-            return make()
+            return makers[kind]()
 
     @jobs.task(name="next")
     async def next_task() -> int:
         return 1
 
     async with jobs, jobs.worker():
-        job = await task.enqueue()
-        with pytest.raises(JobFailed, match="result not serialisable"):
-            await job.result(timeout=10)
+        refused = []
+        for kind in makers:
+            job = await task.enqueue(kind)
+            with pytest.raises(JobFailed, match="result not serialisable: "):
+                await job.result(timeout=10)
+            refused.append(job.id)
+        gc.collect()
         assert await (await next_task.enqueue()).result(timeout=10) == 1
 
-    assert journal.attempts == [1]
+    assert journal.jobs == refused
 
 
 async def test_a_result_that_is_too_large_is_refused_but_settled(dsn, journal):

@@ -6,7 +6,7 @@ from statistics import median
 from uuid import UUID
 
 from aiopgq import JobInfo
-from aiopgq.cli.demo.gauges import Picture, retries
+from aiopgq.cli.demo.gauges import Picture, retried
 
 __all__ = ["Fact", "Notes", "facts"]
 
@@ -52,7 +52,7 @@ def facts(picture: Picture, notes: Notes, poll_interval: float) -> list[Fact]:
         _burst(picture),
         _transactions(picture, notes),
         _priority(picture),
-        _retries(picture),
+        _retried(picture),
         *(_replayed(picture, job_id, error) for job_id, error in notes.replayed.items()),
         _delays(picture, notes),
         _snooze_and_threads(picture),
@@ -104,11 +104,11 @@ def _priority(picture: Picture) -> Fact:
     )
 
 
-def _retries(picture: Picture) -> Fact:
+def _retried(picture: Picture) -> Fact:
     jobs = picture.jobs["fetch_page"]
     completed = sum(job.status == "completed" for job in jobs)
     return Fact(
-        f"{len(jobs)} fetch_page failed {sum(map(retries, jobs))} times and were tried again with growing pauses: "
+        f"{len(jobs)} fetch_page failed {sum(map(retried, jobs))} times and were tried again with growing pauses: "
         f"{completed} completed.",
         good=completed == len(jobs),
     )

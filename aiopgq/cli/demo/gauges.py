@@ -8,13 +8,13 @@ from uuid import UUID
 
 from aiopgq import Inspector, JobInfo
 
-__all__ = ["Gauges", "Picture", "Row", "retries"]
+__all__ = ["Gauges", "Picture", "Row", "retried"]
 
 _MOST: Final = 10_000
 _WINDOW: Final = 1.0
 
 
-def retries(job: JobInfo) -> int:
+def retried(job: JobInfo) -> int:
     """Return how many failed attempts of a job were followed by another."""
     return len(job.errors) - (job.status == "failed")
 
@@ -27,7 +27,7 @@ class Row:
     pending: int
     running: int
     completed: int
-    retries: int
+    retried: int
     dead: int
     cancelled: int
 
@@ -40,7 +40,7 @@ class Row:
             pending=found.count("pending"),
             running=found.count("claimed") + found.count("running"),
             completed=found.count("completed"),
-            retries=sum(map(retries, jobs)),
+            retried=sum(map(retried, jobs)),
             dead=found.count("failed"),
             cancelled=found.count("cancelled"),
         )

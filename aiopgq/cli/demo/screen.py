@@ -14,7 +14,7 @@ from aiopgq.cli.demo.gauges import Picture, Row
 
 __all__ = ["COLUMNS", "PlainScreen", "Screen", "open_screen"]
 
-COLUMNS: Final = ("pending", "running", "completed", "retries", "dead", "cancelled")
+COLUMNS: Final = ("pending", "running", "completed", "retried", "dead", "cancelled")
 _INTERVAL: Final = 1.0
 
 
