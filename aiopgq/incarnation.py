@@ -179,13 +179,15 @@ class Incarnation:
         log.info("worker %s has stopped", self.identity.name)
 
     async def _register(self) -> None:
+        for line in self._lines:
+            await line.open()
         await self._beside.register_worker(
             self.identity,
             self._slots.queues,
             list(self._equipment.tasks),
             self._slots.total,
             LEASE,
-            [line.backend_pid or 0 for line in self._lines],
+            [pid for line in self._lines if (pid := line.backend_pid) is not None],
         )
         log.info(
             "worker %s serves %s with %d slots", self.identity.name, ", ".join(self._slots.queues), self._slots.total

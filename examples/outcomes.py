@@ -15,7 +15,7 @@ class Gone(Exception): ...
 
 
 # region outcomes
-@jobs.task(max_attempts=5, backoff=Backoff(base=2, factor=3, cap=600), fail_on=(Gone,), timeout=30)
+@jobs.task(max_attempts=5, backoff=Backoff(base=60, factor=2, cap=3600), fail_on=(Gone,), timeout=30)
 async def crawl(url: str) -> str | Retry | Snooze | Cancel | Fail:
     match url:
         case "busy":

@@ -22,6 +22,7 @@ class Proxy:
         lose_answer: The next bytes from the server are swallowed, their connection is reset, new ones are
             refused: what was asked has happened, whoever asked cannot know.
         accepted: Connections passed on so far.
+        turned_away: Connections refused so far.
     """
 
     def __init__(self, dsn):
@@ -36,6 +37,7 @@ class Proxy:
         self.black_hole = False
         self.lose_answer = False
         self.accepted = 0
+        self.turned_away = 0
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
@@ -65,6 +67,7 @@ class Proxy:
 
     async def _connect(self, reader, writer):
         if self.refusing:
+            self.turned_away += 1
             return
         self.accepted += 1
         from_server, to_server = await self._reach()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from aiopgq._store.jobs import Jobs, Mark
+from aiopgq._store.jobs import Jobs
 from aiopgq._store.patience import Patience
 from aiopgq._words.clock import monotonic
 from aiopgq._words.current import CurrentJob
@@ -57,11 +57,11 @@ class Reporter:
         """Write what is new about the runs that have taken longer than a tick."""
         now = monotonic()
         self._marked &= self._running.keys()
-        marks = []
-        for run in self._running.values():
-            if run.reported or (run.id not in self._marked and now - run.began >= _TICK):
-                marks.append(Mark(run.id, run.job.claim_id, now - run.began, run.percent, run.stage, run.events))
-                run.reported, run.events = False, 0
+        marks = [
+            run.take_report(now)
+            for run in self._running.values()
+            if run.reported or (run.id not in self._marked and now - run.began >= _TICK)
+        ]
         if not marks:
             return
         try:

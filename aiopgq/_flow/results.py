@@ -15,13 +15,15 @@ from uuid import UUID
 from aiopgq._store.jobs import Jobs, Outstanding
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import FINAL
-from aiopgq.errors import AppNotOpen
+from aiopgq.errors import AppNotOpen, StoreUnavailable
 
 __all__ = ["Results"]
 
 _FIRST_LOOK: Final = 0.1
 _LOOK_FACTOR: Final = 1.6
 _LONGEST_LOOK: Final = 1.0
+# PostgreSQL may be silent for so long, a restart for example, before a waiter is told.
+_SILENCE: Final = 10.0
 _IDLE: Final = 60.0
 _FLAG: Final = 10.0
 
@@ -43,6 +45,7 @@ class Results:
         self._waits: set[asyncio.Timeout] = set()
         self._stop = asyncio.Event()
         self._ear: asyncio.Task[None] | None = None
+        self._asking = asyncio.Lock()
         self._flag_until = 0.0
         self._used_at = 0.0
 
@@ -51,6 +54,7 @@ class Results:
 
         Raises:
             AppNotOpen: The App was closed meanwhile.
+            StoreUnavailable: PostgreSQL did not answer for ten seconds, or not in time.
         """
         while_open = asyncio.timeout(None)
         self._waits.add(while_open)
@@ -66,14 +70,19 @@ class Results:
         announced = asyncio.Event()
         self._waiters.setdefault(job_id, set()).add(announced)
         pause = _FIRST_LOOK
+        answered_at = monotonic()
         try:
             while True:
-                await self._ask_to_be_told()
-                announced.clear()
-                found = await self._jobs.status(job_id)
-                left = None if until is None else until - monotonic()
-                if found is None or found.status in FINAL or (left is not None and left <= 0):
-                    return found
+                try:
+                    found = await self._look(job_id, announced)
+                    answered_at = monotonic()
+                except StoreUnavailable:
+                    if monotonic() - answered_at >= _SILENCE or (until is not None and monotonic() >= until):
+                        raise
+                else:
+                    if found is None or found.status in FINAL or (until is not None and answered_at >= until):
+                        return found
+                left = None if until is None else max(0.0, until - monotonic())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause if left is None else min(pause, left)):
                         await announced.wait()
@@ -93,25 +102,40 @@ class Results:
         if self._ear is not None:
             await asyncio.wait([self._ear])
 
+    async def _look(self, job_id: UUID, announced: asyncio.Event) -> Outstanding | None:
+        """First ask to be told, then look: what ends after the look is announced."""
+        try:
+            async with asyncio.timeout(_SILENCE):
+                await self._ask_to_be_told()
+                announced.clear()
+                return await self._jobs.status(job_id)
+        except TimeoutError as error:
+            raise StoreUnavailable("look at a job") from error
+
     async def _ask_to_be_told(self) -> None:
-        now = monotonic()
-        self._used_at = now
+        self._used_at = monotonic()
         if self._ear is None or self._ear.done():
             self._stop = asyncio.Event()
             self._ear = asyncio.get_running_loop().create_task(self._listen())
-        if self._flag_until - now < _FLAG / 2:
-            await self._jobs.await_results(_FLAG)
-            self._flag_until = now + _FLAG
+        # One asks for all who wait.
+        async with self._asking:
+            now = monotonic()
+            if self._flag_until - now < _FLAG / 2:
+                await self._jobs.await_results(_FLAG)
+                self._flag_until = now + _FLAG
 
     async def _listen(self) -> None:
         stop = self._stop
         listening = asyncio.ensure_future(self._listening(self._heard, lambda _: self._look_again(), stop))
-        while not stop.is_set() and (self._waiters or monotonic() - self._used_at < _IDLE):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_IDLE):
-                    await stop.wait()
-        stop.set()
-        await listening
+        try:
+            while not stop.is_set() and (self._waiters or monotonic() - self._used_at < _IDLE):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_IDLE):
+                        await stop.wait()
+        finally:
+            # It may be connecting to a server that says nothing.
+            listening.cancel()
+            await asyncio.wait([listening])
 
     def _heard(self, _topic: str, payload: str) -> None:
         for job_id in payload.split(","):

@@ -134,6 +134,8 @@ class Runner:
             )
         except BaseException as error:  # noqa: BLE001  # a hostile exception or policy must not lose the job
             settlement = inconclusive(run.job, error, self._worker)
+        if run.reported:
+            settlement = settlement._replace(report=run.take_report(monotonic()))
         self._finished(settlement)
         if not self.running:
             self._all_done.set()

@@ -102,6 +102,9 @@ class Settler:
         maybe_written = False
         while True:
             try:
+                # What a run reported last belongs to the row before it leaves for the archive.
+                if reports := [one.report for one in batch if one.report is not None]:
+                    await self._jobs.mark(reports)
                 ours = await self._jobs.settle(kind, batch, keep=self._keep)
             except Conflict:
                 continue

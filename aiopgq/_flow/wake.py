@@ -78,6 +78,8 @@ class Sleeper:
         self._flags = [0] * len(self._slots)
         # Whether nobody can have missed the flags as they stand, so that extending them is enough.
         self._trusted = False
+        # Whether they still stand as this worker raised them: a notification that came late may have lowered them.
+        self._standing = False
         self._nudge = asyncio.Event()
         self._notified: set[int] = set()
         self._wakes: deque[float] = deque(maxlen=_BUSY_WAKES)
@@ -125,10 +127,10 @@ class Sleeper:
         raised_at = monotonic()
         asleep = await self._jobs.fall_asleep(self._slots, seen, seconds + self._flag_margin)
         self._flags = asleep.flags
-        self._trusted = False
+        self._standing, self._trusted = True, False
         if asleep.horizon is not None and await self._climb_down(asleep.horizon, look):
             return
-        if self.deaf:
+        if self.deaf or not self._standing:
             return
         self._trusted = True
         # A ladder may take long; nobody announces anything to a sleeper whose flag has lapsed.
@@ -147,6 +149,7 @@ class Sleeper:
         ]
         self._notified.clear()
         if hit:
+            self._standing = self._trusted = False
             self._lowering = lowering = asyncio.ensure_future(
                 self._jobs.wake_up([number for number, _ in hit], [flag for _, flag in hit])
             )

@@ -92,6 +92,16 @@ class Line:
         pid: int | None = self._connection.get_server_pid() if self.connected else None
         return pid
 
+    async def open(self) -> None:
+        """Connect now rather than when first used.
+
+        Raises:
+            StoreUnavailable: The server cannot be reached.
+            StoreError: It refuses.
+        """
+        async with self.borrow("connect"):
+            pass
+
     async def fetch(self, doing: str, sql: str, *args: Any) -> list[Any]:
         """Run one statement in a transaction of its own and return its rows.
 

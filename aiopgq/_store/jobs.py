@@ -13,7 +13,7 @@ import msgspec
 
 from aiopgq._store.foreign import fetch_foreign
 from aiopgq._store.statements import statement
-from aiopgq._words.job import ClaimedJob, JobInfo, Lane, NewJob, Settlement, WorkerIdentity
+from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement, WorkerIdentity
 
 __all__ = [
     "Asleep",
@@ -21,7 +21,6 @@ __all__ = [
     "Fetcher",
     "Filters",
     "Jobs",
-    "Mark",
     "Outstanding",
     "Promotion",
     "Unserved",
@@ -75,17 +74,6 @@ class Beat(NamedTuple):
     alive: bool
     fleet: int
     cancelled: list[UUID]
-
-
-class Mark(NamedTuple):
-    """What a long run reports: seconds since it began, progress, stage, reports since the last mark."""
-
-    id: UUID
-    claim_id: UUID
-    elapsed: float
-    progress: float | None
-    stage: str | None
-    events: int
 
 
 class Unserved(NamedTuple):

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from aiopgq._words.failure import storable
-from aiopgq._words.job import ClaimedJob
+from aiopgq._words.job import ClaimedJob, Mark
 from aiopgq.errors import ConfigError, NoCurrentJob
 
 __all__ = ["CurrentJob", "StopReason", "current_job", "entered"]
@@ -115,6 +115,13 @@ class CurrentJob:
             self.stage = storable(str(stage), _LONGEST_STAGE)
         self.events += 1
         self.reported = True
+
+    def take_report(self, now: float) -> Mark:
+        """Take what was reported since the last time, to be written."""
+        mark = Mark(self.id, self.job.claim_id, now - self.began, self.percent, self.stage, self.events)
+        self.reported, self.events = False, 0
+
+        return mark
 
 
 _current: Final[ContextVar[CurrentJob]] = ContextVar("aiopgq_current_job")

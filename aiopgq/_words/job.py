@@ -10,6 +10,7 @@ __all__ = [
     "ClaimedJob",
     "JobInfo",
     "Lane",
+    "Mark",
     "NewJob",
     "Settlement",
     "Status",
@@ -61,6 +62,17 @@ class ClaimedJob(NamedTuple):
     claim_id: UUID
 
 
+class Mark(NamedTuple):
+    """What a long run reports: seconds since it began, progress, stage, reports since the last mark."""
+
+    id: UUID
+    claim_id: UUID
+    elapsed: float
+    progress: float | None
+    stage: str | None
+    events: int
+
+
 class Settlement(NamedTuple):
     """An outcome on its way to the store.
 
@@ -72,6 +84,7 @@ class Settlement(NamedTuple):
         error: The encoded entry for the job's list of errors.
         delay: Seconds until a pending job is due.
         refund: Whether the attempt is given back.
+        report: What the run reported last and nobody has written yet.
     """
 
     job: ClaimedJob
@@ -81,6 +94,7 @@ class Settlement(NamedTuple):
     error: str | None = None
     delay: float = 0.0
     refund: bool = False
+    report: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,4 +85,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Orders(int(sys.argv[2]), int(sys.argv[3]))))
+    orders = Orders(int(sys.argv[2]), int(sys.argv[3]))
+    code = main(sys.argv[1], orders)
+    # Threads of the user's modules may still keep the process.
+    orders.expect_end()
+    sys.exit(code)

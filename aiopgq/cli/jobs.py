@@ -152,4 +152,6 @@ async def _cancel(inspector: Inspector, ids: Iterable[UUID]) -> Counter[str]:
 
 
 def _asked(requested: int) -> str:
-    return f", {number(requested, 'of them is', 'of them are')} with a worker, which is asked to" if requested else ""
+    if not requested:
+        return ""
+    return f", {requested:,} of them by asking {'its worker' if requested == 1 else 'their workers'}"

@@ -16,7 +16,9 @@ __all__ = ["LEVELS", "configure"]
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _TEXT: Final = "%(asctime)s [%(process)d] %(levelname)s %(name)s: %(message)s"
-_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "inside"}
+# Where a record that names no job keeps what a line for people ends with.
+_INSIDE: Final = "_aiopgq_inside"
+_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", _INSIDE}
 
 log = logging.getLogger("aiopgq.cli")
 
@@ -43,8 +45,9 @@ def configure(level: str | None, form: str | None) -> None:
 def _in_job(record: logging.LogRecord) -> bool:
     """Add the job that runs where the record was made."""
     job = current_job(default=None)
-    record.inside = job is not None and not hasattr(record, "job_id")
     if job is not None:
+        if not hasattr(record, "job_id"):
+            setattr(record, _INSIDE, f"[{job.task} {job.id} attempt {job.attempt}]")
         for name, value in (("job_id", job.id), ("task", job.task), ("queue", job.queue), ("attempt", job.attempt)):
             if not hasattr(record, name):
                 setattr(record, name, value)
@@ -57,12 +60,8 @@ class _Text(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # named by logging
         """Format the line."""
-        line = super().formatMessage(record)
-        if getattr(record, "inside", False):
-            facts = record.__dict__
-            line += f" [{facts['task']} {facts['job_id']} attempt {facts['attempt']}]"
-
-        return line
+        inside = record.__dict__.get(_INSIDE)
+        return super().formatMessage(record) + (f" {inside}" if inside else "")
 
 
 class _Json(logging.Formatter):

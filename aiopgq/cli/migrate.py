@@ -48,7 +48,7 @@ def migrate(reach: Reach, *, plan: bool, sql: bool, after: int | None, as_json: 
     if as_json:
         tell_json([{"number": one.number, "name": one.name, "phase": one.phase, "effect": one.effect} for one in found])
     else:
-        table(("NUMBER", "PHASE", "EFFECT"), [(one.number, one.phase, one.effect) for one in found])
+        table(("NUMBER", "PHASE", "EFFECT"), [(one.number, one.phase, one.effect) for one in found], widest=200)
     note(f"Schema {app.schema!r}: {number(len(found), 'migration')} {'to apply' if plan else 'applied'}.")
 
 

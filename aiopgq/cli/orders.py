@@ -140,7 +140,7 @@ class Orders:
         while True:
             now = time.monotonic()
             if now >= self._end_at:
-                self.report("it did not end in time and was ended; jobs that still ran are left behind")
+                self.report("it did not end in time and was ended; what still ran is left behind")
                 self.end(1)
             if now >= self._hurry_at:
                 self._hurry()
@@ -169,7 +169,8 @@ class Orders:
             self._stopping = True
             self._end_at = time.monotonic() + self._grace + _AFTER_GRACE
         if self._obey is not None:
-            self._obey(now=self._hurried)
+            with contextlib.suppress(RuntimeError):  # its event loop has just closed
+                self._obey(now=self._hurried)
 
     def _hurry(self) -> None:
         self._hurried = True

@@ -235,14 +235,14 @@ class Parent:
             report = child.report()
             child.close()
             seat.child = None
+            obituary = _obituary(child, code, report)
             if code in _HOPELESS:
-                self._give_up(code, report)
-            elif self._asked or self._burst or self._code:
-                if code:
-                    log.error("%s", _obituary(child, code, report))
-                    self._code = self._code or _FAILED
-            else:
-                self._bury(seat, child, _obituary(child, code, report))
+                self._give_up(code, report or obituary)
+            elif not (self._asked or self._burst or self._code):
+                self._bury(seat, child, obituary)
+            elif code:
+                log.error("%s", obituary)
+                self._code = self._code or _FAILED
 
     def _give_up(self, code: int, report: str) -> None:
         """No worker can work: end the run."""

@@ -95,7 +95,9 @@ def reaching(function: _Function) -> _Function:
 def _said(root: click.Context, name: str) -> str | None:
     """Return what was typed before the command; what pyproject.toml says is where the App looks last."""
     value: str | None = root.params[name]
-    if value is not None and root.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
-        os.environ.setdefault(f"AIOPGQ_{name.upper()}", value)
+    source = root.get_parameter_source(name)
+    variable = f"AIOPGQ_{name.upper()}"
+    if value is not None and source is ParameterSource.DEFAULT_MAP and not os.environ.get(variable):
+        os.environ[variable] = value
 
-    return value if root.get_parameter_source(name) is ParameterSource.COMMANDLINE else None
+    return value if source is ParameterSource.COMMANDLINE else None

@@ -7,15 +7,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Final
 
+import aiopgq
 from aiopgq.app import App
 from aiopgq.errors import AiopgqError, UsageError
 from aiopgq.router import Router
 
 __all__ = ["TargetError", "load"]
 
-_WEB = ("fastapi", "starlette", "aiohttp", "litestar", "quart", "flask", "django")
+_OURS: Final = os.path.dirname(aiopgq.__file__) + os.sep  # noqa: PTH120  # compared with file names of frames
+_WEB: Final = ("fastapi", "starlette", "aiohttp", "litestar", "quart", "flask", "django")
 
 
 class TargetError(UsageError):
@@ -69,7 +71,8 @@ def _imported(what: str, name: str, work: Callable[[], Any]) -> Any:
         at = f" ({place.tb_frame.f_code.co_filename}:{place.tb_lineno})" if place else ""
         if isinstance(error, AiopgqError):
             raise TargetError(f"{what}: {error}{at}") from error
-        told = "".join(traceback.format_exception(error.with_traceback(place)))
+        shown = place is not None or isinstance(error, SyntaxError)
+        told = "".join(traceback.format_exception(error.with_traceback(place))) if shown else ""
         raise TargetError(f"{what}: importing it fails: {type(error).__name__}: {error}{at}", told) from error
 
 
@@ -77,7 +80,7 @@ def _theirs(tb: TracebackType | None) -> TracebackType | None:
     """Skip the frames between our call and the user's first line."""
     while tb is not None:
         file = tb.tb_frame.f_code.co_filename
-        if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:
+        if not file.startswith((_OURS, "<frozen importlib")) and file != importlib.__file__:
             return tb
         tb = tb.tb_next
 

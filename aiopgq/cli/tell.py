@@ -30,9 +30,9 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows in columns, long cells cut; no rows, no head."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], widest: int = _WIDEST) -> None:
+    """Write rows in columns, longer cells cut; no rows, no head."""
+    cells = [[_cell(value, widest) for value in row] for row in rows]
     if not cells:
         return
     widths = [max(len(row[at]) for row in (head, *cells)) for at in range(len(head))]
@@ -42,11 +42,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def block(facts: Mapping[str, Any]) -> None:
     """Write facts, a line each; those that are None are left out."""
-    width = max(len(name) for name in facts)
-    for name, value in facts.items():
-        if value is not None:
-            lines = [printable(line) for line in _text(value).split("\n")]
-            tell(f"{name.ljust(width)}{_GAP}" + f"\n{' ' * width}{_GAP}".join(lines))
+    known = {name: _text(value).split("\n") for name, value in facts.items() if value is not None}
+    width = max(map(len, known), default=0)
+    for name, lines in known.items():
+        tell(f"{name.ljust(width)}{_GAP}" + f"\n{' ' * width}{_GAP}".join(map(printable, lines)))
 
 
 def number(count: int, one: str, many: str | None = None) -> str:
@@ -64,9 +63,9 @@ def age(since: datetime) -> str:
     return f"{seconds}s"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, widest: int) -> str:
     text = printable(_text(value).partition("\n")[0])
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+    return text if len(text) <= widest else text[: widest - 1] + "…"
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from aiopgq import App
 
-__all__ = ["Cli", "Run", "Said", "alive", "enqueue"]
+__all__ = ["Cli", "Forge", "Run", "Said", "alive", "enqueue"]
 
 WORK = """
 import asyncio, logging, os, pathlib, threading, time
@@ -86,6 +86,50 @@ async def block() -> None:
 """
 
 
+FORGE = """
+import json, os, runpy, sys
+import aiopgq.cli.group, aiopgq.cli.run, aiopgq.cli.jobs, aiopgq.cli.dead, aiopgq.cli.tasks, aiopgq.cli.enqueue
+
+for line in sys.stdin:
+    order = json.loads(line)
+    if not (child := os.fork()):
+        for number, file in ((1, order["out"]), (2, order["err"])):
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(order["folder"])
+        os.environ.clear()
+        os.environ.update(order["env"])
+        sys.path[0] = order["folder"]
+        sys.argv = ["aiopgq", *order["args"]]
+        runpy.run_module("aiopgq", run_name="__main__")
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Forge:
+    """Forks processes that have aiopgq imported: a command takes milliseconds then."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FORGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, folder, args, env):
+        """Run `python -m aiopgq` with these arguments, to its end."""
+        files = {name: str(folder / f".{name}") for name in ("out", "err")}
+        order = {"folder": str(folder), "args": [*map(str, args)], "env": env, **files}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        return Said(code, *(Path(file).read_text() for file in files.values()))
+
+    def close(self):
+        """End it."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
 class Said(NamedTuple):
     """What a command wrote, and its exit code."""
 
@@ -101,7 +145,8 @@ class Said(NamedTuple):
 class Cli:
     """Calls the command line in a folder of its own."""
 
-    def __init__(self, folder, dsn):
+    def __init__(self, forge, folder, dsn):
+        self._forge = forge
         self.folder = folder
         ours = re.compile(r"AIOPGQ_|PG|DATABASE_URL")
         self.env = {name: value for name, value in os.environ.items() if not ours.match(name)} | {"AIOPGQ_DSN": dsn}
@@ -120,16 +165,7 @@ class Cli:
 
     def __call__(self, *args, **env):
         """Run a command to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "aiopgq", *map(str, args)],
-            cwd=self.folder,
-            env=self.env | env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return self._forge(self.folder, args, self.env | env)
 
     def run(self, *args, **env):
         """Start `run`."""

@@ -2,21 +2,29 @@
 
 import asyncpg
 import pytest
-from faces.cli import Cli
+from faces.cli import Cli, Forge
+
+
+@pytest.fixture(scope="session")
+def forge():
+    """Makes processes for commands."""
+    forge = Forge()
+    yield forge
+    forge.close()
 
 
 @pytest.fixture
-def cli(tmp_path, dsn):
+def cli(forge, tmp_path, dsn):
     """The command line, on a database with a fresh schema."""
-    cli = Cli(tmp_path, dsn)
+    cli = Cli(forge, tmp_path, dsn)
     yield cli
     cli.close()
 
 
 @pytest.fixture
-def cli_alone(tmp_path):
+def cli_alone(forge, tmp_path):
     """The command line without a database."""
-    cli = Cli(tmp_path, "postgresql://postgres@127.0.0.1:1/none")
+    cli = Cli(forge, tmp_path, "postgresql://postgres@127.0.0.1:1/none")
     yield cli
     cli.close()
 

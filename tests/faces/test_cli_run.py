@@ -35,9 +35,9 @@ async def test_a_burst_completes_what_is_due_and_ends(cli, dsn, sql):
     assert said.code == 0
     assert said.out == ""
     assert said.err.count("INFO aiopgq.run: completed work.add ") == 20
-    assert await sql.fetchval("SELECT array_agg(result ORDER BY id) FROM aiopgq.archive") == [
-        str(n + 2) for n in range(20)
-    ]
+    assert await sql.fetchval("SELECT array_agg(result::int ORDER BY result::int) FROM aiopgq.archive") == list(
+        range(2, 22)
+    )
     assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 1
 
 
@@ -120,7 +120,8 @@ def test_a_missing_schema_ends_it_with_3_and_says_what_helps(cli):
 
     assert said.code == 3
     assert said.err.endswith(
-        "Error: Schema 'nowhere' holds no aiopgq tables. Run `python -m aiopgq migrate` (or `await jobs.migrate()`) once.\n"
+        "Error: Schema 'nowhere' holds no aiopgq tables. Run `python -m aiopgq migrate` "
+        "(or `await jobs.migrate()`) once.\n"
     )
     assert said.err.count("Error:") == 1
     assert "Traceback" not in said.err

@@ -55,7 +55,8 @@ def test_the_app_and_options_of_a_command_may_stand_in_pyproject_toml(cli):
     )
 
     from_file = cli("run", "--burst")
-    from_variable = cli("run", "--burst", AIOPGQ_RUN_CONCURRENCY="5")
+    cli.write("mine", "from work import jobs")
+    from_variable = cli("run", "--burst", AIOPGQ_RUN_CONCURRENCY="5", AIOPGQ_APP="mine")
     from_option = cli("run", "--burst", "--concurrency", "7", AIOPGQ_RUN_CONCURRENCY="5")
 
     assert [said.code for said in (from_file, from_variable, from_option)] == [0, 0, 0]

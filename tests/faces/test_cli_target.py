@@ -10,11 +10,11 @@ MODULES = {
     "nothing": "answer = 42",
     "package": "from aiopgq import Router\nmail = Router()",
     "web": "import fastapi, work\napp = fastapi.FastAPI(lifespan=work.jobs.lifespan)",
-    "site": "import aiohttp.web\nfrom work import jobs\napp = aiohttp.web.Application()",
+    "shop": "import aiohttp.web\nfrom work import jobs\napp = aiohttp.web.Application()",
     "broken": "def boom():\n    return 1 / 0\nboom()",
     "leaves": "import sys\nsys.exit(3)",
     "typo": "def f(:\n    pass",
-    "needs": "import not_installed",
+    "needs": "import absent",
     "refused": "from aiopgq import App\njobs = App('mysql://localhost')",
     "late": "from aiopgq import App\njobs = App(imports=['gone'])",
 }
@@ -27,12 +27,12 @@ def modules(cli_alone):
     return cli_alone
 
 
-@pytest.mark.parametrize("target", ["work", "work:jobs", "named_twice", "site"])
+@pytest.mark.parametrize("target", ["work", "work:jobs", "named_twice", "shop"])
 def test_a_module_with_one_app_is_enough(modules, target):
     said = modules("tasks", "list", "-A", target)
 
     assert said.code == 0
-    assert said.out.count("\n") == 1 + 9
+    assert said.out.count("\n") == 1 + 10
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,26 @@ def test_a_module_with_one_app_is_enough(modules, target):
         ("two", "-A two: there are several Apps; name one: two:mail, two:jobs."),
         ("two:males", "-A two:males: two has no 'males'. Write -A two:jobs or -A two:mail."),
         ("nothing", "-A nothing: there is no App in it. Name the module where you wrote `jobs = App(…)`."),
-        ("package:mail", "-A package:mail: that is a Router, not an aiopgq App. 'mail' is a Router: name the App that includes it."),
+        (
+            "package:mail",
+            "-A package:mail: that is a Router, not an aiopgq App. 'mail' is a Router: name the App that includes it.",
+        ),
         ("web:app", "-A web:app: that is the web application (fastapi), not an aiopgq App. Write -A work:jobs."),
         ("web", "-A web: there is no App in it. Write -A work:jobs."),
-        ("site:app", "-A site:app: that is the web application (aiohttp), not an aiopgq App. Write -A site:jobs."),
+        ("shop:app", "-A shop:app: that is the web application (aiohttp), not an aiopgq App. Write -A shop:jobs."),
         ("work/tasks.py:jobs", "-A work/tasks.py:jobs: takes a module, not a file; write -A work.tasks:jobs."),
         (":jobs", "-A :jobs: write module or module:attr, such as -A myapp.queue:jobs."),
         ("work.deeper", "-A work.deeper: there is no module 'work.deeper' in FOLDER or where Python looks."),
-        ("refused", "-A refused: dsn: takes postgresql://user:password@host:5432/database (also postgres://, postgresql+asyncpg://) or embedded:FOLDER, not mysql://. (FOLDER/refused.py:2)"),
+        (
+            "refused",
+            (
+                "-A refused: dsn: takes postgresql://user:password@host:5432/database (also postgres://, "
+                "postgresql+asyncpg://) or embedded:FOLDER, not mysql://. (FOLDER/refused.py:2)"
+            ),
+        ),
         ("late", "-A late, its imports: importing it fails: ModuleNotFoundError: No module named 'gone'"),
     ],
-)  # fmt: skip
+)
 def test_another_target_gets_a_line_that_says_what_would_be_right(modules, target, message):
     said = modules("tasks", "list", "-A", target)
 
@@ -64,11 +73,11 @@ def test_another_target_gets_a_line_that_says_what_would_be_right(modules, targe
     ("target", "message"),
     [
         ("broken", "-A broken: importing it fails: ZeroDivisionError: division by zero (FOLDER/broken.py:3)"),
-        ("needs", "-A needs: importing it fails: ModuleNotFoundError: No module named 'not_installed' (FOLDER/needs.py:1)"),
+        ("needs", "-A needs: importing it fails: ModuleNotFoundError: No module named 'absent' (FOLDER/needs.py:1)"),
         ("leaves", "-A leaves: importing it fails: SystemExit: 3 (FOLDER/leaves.py:2)"),
         ("typo", "-A typo: importing it fails: SyntaxError: invalid syntax (typo.py, line 1)"),
     ],
-)  # fmt: skip
+)
 def test_an_error_in_the_users_module_is_shown_from_his_first_line_on(modules, target, message):
     said = modules("tasks", "list", "-A", target)
 

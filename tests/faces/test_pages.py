@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from aiopgq.router import Enqueuer
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 LIFE = (ROOT / "docs" / "life-of-a-job.md").read_text()
 
 
@@ -72,6 +74,9 @@ async def test_a_process_holds_the_connections_the_page_tells(dsn):
     async def wait() -> None:
         await release.wait()
 
+    @jobs.task
+    async def nothing() -> None: ...
+
     connection = await asyncpg.connect(dsn)
 
     async def held():
@@ -83,6 +88,7 @@ async def test_a_process_holds_the_connections_the_page_tells(dsn):
 
     try:
         async with jobs, jobs.worker(concurrency=50, shutdown_grace=0):
+            await (await nothing.enqueue()).result(10)
             handles = await asyncio.gather(*(wait.enqueue() for _ in range(100)))
             await asyncio.gather(*(handle.info() for handle in handles))
             results = [asyncio.create_task(handle.result()) for handle in handles]
@@ -101,7 +107,7 @@ async def test_a_process_holds_the_connections_the_page_tells(dsn):
             await asyncio.gather(*results)
             assert await held() == told
             assert told.total() == 10
-            assert "**4 × workers + 6 × open Apps**" in CONFIGURATION
+            assert re.search(r"\*\*4 . workers \+ 6 . open Apps\*\*", CONFIGURATION)
 
         async def all_gone():
             return not await held()
@@ -125,3 +131,12 @@ def test_the_worker_has_the_faces_the_pages_show():
 
     assert shown
     assert [face for face in shown if not callable(getattr(Worker, face, None))] == []
+
+
+def test_the_floors_a_contributor_reads_of_are_those_that_are_checked():
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = table(CONTRIBUTING, "The floors")
+
+    assert [set(re.findall(r"aiopgq/(\w+)", row[0])) for row in rows] == [
+        set(re.findall(r"\w+", one)) for one in checked
+    ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from aiopgq import App
 from aiopgq._store.connection import ConnectSettings, Line
@@ -19,7 +20,7 @@ from aiopgq.cli.demo.screen import Screen, open_screen
 from aiopgq.cli.demo.shop import shop
 from aiopgq.cli.demo.story import Story
 from aiopgq.cli.shape import Command
-from aiopgq.errors import ConfigError
+from aiopgq.errors import AiopgqError, ConfigError
 
 __all__ = ["demo"]
 
@@ -46,6 +47,7 @@ def demo(keep: Path | None, dsn: str | None) -> None:
 
     They run on an embedded PostgreSQL in a temporary folder. Everything shown is read from the database.
     """
+    dsn = dsn or _typed_before()
     if keep is not None and dsn is not None:
         raise click.UsageError("--keep is about the embedded server; with --dsn there is none.")
     ending = Ending()
@@ -55,6 +57,8 @@ def demo(keep: Path | None, dsn: str | None) -> None:
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("\nStopped; nothing is left running.", err=True)
         _exit(128 + (ending.signal or 0))
+    except AiopgqError:
+        raise  # some are timeouts too
     except TimeoutError:
         click.echo(f"The story did not come to its end within {_LONGEST:g} s.", err=True)
         _exit(1)
@@ -67,12 +71,24 @@ def _exit(code: int) -> NoReturn:
     raise click.exceptions.Exit(code)
 
 
+def _typed_before() -> str | None:
+    """Return the DSN of `python -m aiopgq --dsn URL demo`; the environment speaks of a database in earnest."""
+    root = click.get_current_context().find_root()
+    typed: str | None = root.params["dsn"]
+
+    return typed if root.get_parameter_source("dsn") is ParameterSource.COMMANDLINE else None
+
+
 def _embedded(keep: Path | None, ending: Ending) -> bool:
     screen = open_screen()
     with folder_of(keep) as folder:
         with ExitStack() as stack:
             with screen.waiting(f"Starting a PostgreSQL in {folder}"):
-                server = stack.enter_context(server_in(folder))
+                try:
+                    server = stack.enter_context(server_in(folder))
+                except ConfigError as error:
+                    reason = error.reason.removesuffix(".")
+                    raise ConfigError(error.setting, f"{reason}. Or give a server of yours: --dsn URL.") from error
             stack.enter_context(logging_to(folder / _LOG))
             good = ending.run(_tell(ConnectSettings(server.dsn, DEFAULT_SCHEMA), f"in {folder}", screen))
         screen.advise("Try next:", _ADVICE if keep is None else _advice_on(folder))

@@ -71,7 +71,7 @@ def _all(picture: Picture) -> Fact:
 def _wakes(picture: Picture, poll_interval: float) -> Fact:
     return Fact(
         f"An idle worker began a job {picture.wake_p50:.1f} ms after enqueue() was called (p50 of "
-        f"{len(picture.wakes)}); it polls every {poll_interval:g} s only."
+        f"{len(picture.wakes)}; it polls every {poll_interval:g} s)."
     )
 
 

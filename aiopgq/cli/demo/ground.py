@@ -25,6 +25,8 @@ if sys.platform != "win32":
 __all__ = ["Ending", "folder_of", "logging_to", "own_schema", "server_in"]
 
 _SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+# A start that was broken off goes on to its end, and stops only then.
+_START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
 _LOG_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -100,7 +102,7 @@ def folder_of(keep: Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     folder = keep.expanduser().resolve()
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError("--keep", f"takes a new or an empty folder, {folder} is neither.")
     yield folder
 
@@ -113,15 +115,17 @@ def server_in(folder: Path) -> Iterator[EmbeddedServer]:
         ConfigError: It cannot run here.
         StoreUnavailable: It did not start in time.
     """
+    patience = _START_SECONDS
     try:
         with EmbeddedServer.start(folder) as server:
+            patience = _STOP_SECONDS
             yield server
     finally:
-        _wait_until_gone(folder)
+        _wait_until_gone(folder, patience)
 
 
-def _wait_until_gone(folder: Path) -> None:
-    deadline = time.monotonic() + _STOP_SECONDS
+def _wait_until_gone(folder: Path, patience: float) -> None:
+    deadline = time.monotonic() + patience
     while sys.platform != "win32" and (folder / supervisor.SUPERVISOR).exists() and time.monotonic() < deadline:
         if supervisor.try_lock(folder / supervisor.SUPERVISOR, fcntl.LOCK_EX) is not None:
             return
@@ -168,9 +172,11 @@ def logging_to(file: Path) -> Iterator[None]:
     root.setLevel(logging.INFO)
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever read the output has had enough
     except Exception:
-        tail = file.read_text(encoding="utf-8").splitlines()[-_LOG_TAIL:]
-        click.echo("\n".join(["The end of the log:", *tail]), err=True)
+        if tail := file.read_text(encoding="utf-8").splitlines()[-_LOG_TAIL:]:
+            click.echo("\n".join(["The end of the log:", *tail]), err=True)
         raise
     finally:
         root.setLevel(level)

@@ -19,7 +19,7 @@ from aiopgq.cli.demo.screen import COLUMNS
 __all__ = ["LiveScreen"]
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_COLOURS: Final = dict(zip(COLUMNS, ("yellow", "cyan", "green", "magenta", "red", "blue"), strict=True))
+_COLOURS: Final[dict[str, str]] = dict(zip(COLUMNS, ("yellow", "cyan", "green", "magenta", "red", "blue"), strict=True))
 _NARROW: Final = 88
 # Title, head of the table, gauges and the empty lines between them.
 _OTHER_LINES: Final = 8

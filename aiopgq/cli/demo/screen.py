@@ -21,23 +21,23 @@ _INTERVAL: Final = 1.0
 class Screen(Protocol):
     """Where the demo is seen."""
 
-    def waiting(self, text: str) -> AbstractContextManager[None]:
-        """Say what takes a moment."""
+    # Say what takes a moment.
+    def waiting(self, text: str) -> AbstractContextManager[None]: ...
 
-    def live(self, title: str) -> AbstractContextManager[None]:
-        """Show pictures, under a title."""
+    # Show pictures, under a title.
+    def live(self, title: str) -> AbstractContextManager[None]: ...
 
-    def show(self, picture: Picture) -> None:
-        """Show the newest picture."""
+    # Show the newest picture.
+    def show(self, picture: Picture) -> None: ...
 
-    def say(self, seconds: float, text: str) -> None:
-        """Tell what has just happened."""
+    # Tell what has just happened.
+    def say(self, seconds: float, text: str) -> None: ...
 
-    def conclude(self, picture: Picture, facts: Sequence[Fact]) -> None:
-        """Show the last picture, and what happened."""
+    # Show the last picture, and what happened.
+    def conclude(self, picture: Picture, facts: Sequence[Fact]) -> None: ...
 
-    def advise(self, heading: str, lines: Sequence[str]) -> None:
-        """Say what to do next."""
+    # Say what to do next.
+    def advise(self, heading: str, lines: Sequence[str]) -> None: ...
 
 
 def open_screen() -> Screen:

@@ -1,0 +1,510 @@
+"""Trouble with the database: connections die, answers get lost, rows are refused; every job ends once all the same."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+import asyncpg
+import pytest
+from invariants import Journal, in_order  # noqa: F401  # the fixture works by being there
+from proxy import Proxy
+from support import eventually
+
+from aiopgq import App, Backoff
+from aiopgq._words.codec import Codec
+from aiopgq.errors import JobFailed
+
+NEVER = 300
+KILL = """
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = ANY ($1)"""
+LISTENERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'aiopgq listen'"""
+
+
+@pytest.fixture
+def jobs(dsn):
+    return App(dsn)
+
+
+@pytest.fixture
+async def proxy(dsn):
+    async with Proxy(dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def journal():
+    journal = Journal()
+    yield journal
+    journal.check()
+
+
+async def asleep(worker):
+    await eventually(lambda: worker._incarnation._sleeper.asleep, what="the worker sleeps")
+
+
+def deaf(worker):
+    return worker._incarnation._sleeper.deaf
+
+
+async def kill(sql, *purposes):
+    """End the server's side of the connections that serve a purpose; return how many."""
+    return await sql.fetchval(KILL, [f"aiopgq {purpose}" for purpose in purposes])
+
+
+async def pause(sql, seconds):
+    """Let time pass for everybody."""
+    await sql.execute("SELECT pg_sleep($1)", seconds)
+
+
+# the listener
+
+
+async def test_a_listener_whose_connection_is_killed_listens_again(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        for _ in range(2):
+            assert await kill(sql, "listen") == 1
+            await eventually(lambda: deaf(worker))
+            await eventually(lambda: not deaf(worker))
+            await asleep(worker)
+            # Asleep for minutes, it wakes by a notification or not at all.
+            await (await task.enqueue()).result(timeout=5)
+
+    assert len(journal.jobs) == 2
+
+
+async def test_what_was_announced_while_nobody_listened_is_found_at_once(dsn, proxy, journal, monkeypatch):
+    # No polling helps before the listener is back.
+    monkeypatch.setattr("aiopgq._flow.wake._DEAF_POLL", NEVER)
+    jobs = App(dsn, listen_dsn=proxy.dsn)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        proxy.refusing = True
+        proxy.cut()
+        await eventually(lambda: deaf(worker))
+        handles = await jobs.enqueue_many([task.call() for _ in range(5)])
+        waits = [asyncio.create_task(job.result(timeout=10)) for job in handles]
+        proxy.refusing = False
+        for wait in waits:
+            await wait
+
+
+async def test_a_cancel_request_is_heard_after_the_listener_has_come_back(jobs, journal, sql):
+    going = asyncio.Event()
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            going.set()
+            await asyncio.sleep(60)
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        job = await task.enqueue()
+        await going.wait()
+        await kill(sql, "listen")
+        await eventually(lambda: deaf(worker))
+        await eventually(lambda: not deaf(worker))
+        await job.cancel()
+
+        async def cancelled():
+            return (await job.info()).status == "cancelled"
+
+        # A beat would tell as well, seconds later.
+        await eventually(cancelled, within=4)
+
+
+async def test_a_worker_that_cannot_listen_says_so_once_and_polls_every_second(dsn, proxy, journal, caplog):
+    proxy.refusing = True
+    jobs = App(dsn, listen_dsn=proxy.dsn)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        for _ in range(2):
+            await task.enqueue()
+            runs = len(journal.jobs) + 1
+            await eventually(lambda runs=runs: len(journal.jobs) == runs, within=4)
+        warnings = [one for one in caplog.records if one.name == "aiopgq.listen" and one.levelno >= logging.WARNING]
+        assert ["polling meanwhile" in one.getMessage() for one in warnings] == [True]
+        proxy.refusing = False
+        await eventually(lambda: not deaf(worker), within=15)
+        await asleep(worker)
+        await (await task.enqueue()).result(timeout=5)
+
+
+async def test_a_listener_that_is_refused_tries_again_ever_more_slowly(dsn, proxy, sql, caplog):
+    proxy.refusing = True
+    jobs = App(dsn, listen_dsn=proxy.dsn)
+
+    @jobs.task(name="t")
+    async def task() -> None: ...
+
+    with caplog.at_level(logging.DEBUG, "aiopgq.listen"):
+        async with jobs, jobs.worker(poll_interval=NEVER):
+            await pause(sql, 3)
+            tries = [one for one in caplog.records if one.name == "aiopgq.listen"]
+
+    assert 3 <= len(tries) <= 8
+    assert [one.levelno for one in tries].count(logging.WARNING) == 1
+
+
+async def test_a_half_open_listener_is_noticed(dsn, proxy, journal, monkeypatch):
+    for limit in ("PING_INTERVAL", "PING_TIMEOUT", "PROOF_TIMEOUT"):
+        monkeypatch.setattr(f"aiopgq._store.listen.{limit}", 0.3)
+    jobs = App(dsn, listen_dsn=proxy.dsn)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        proxy.black_hole = True
+        await eventually(lambda: deaf(worker), what="the ping finds the line dead")
+        await (await task.enqueue()).result(timeout=5)
+        proxy.black_hole = False
+        proxy.cut()
+        await eventually(lambda: not deaf(worker), within=15)
+        await asleep(worker)
+        await (await task.enqueue()).result(timeout=5)
+
+
+async def test_a_listener_that_dies_often_leaves_no_connection_behind(jobs, sql, monkeypatch):
+    monkeypatch.setattr("aiopgq._store.patience._FIRST", 0.01)
+
+    @jobs.task(name="t")
+    async def task() -> str:
+        return "done"
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        before = await sql.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        for _ in range(20):
+            await eventually(lambda: not deaf(worker))
+            assert await kill(sql, "listen") == 1
+            await eventually(lambda: deaf(worker))
+        await eventually(lambda: not deaf(worker))
+
+        assert await sql.fetchval(LISTENERS) == 1
+        after = await sql.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        assert after <= before
+        assert await (await task.enqueue()).result(timeout=5) == "done"
+
+
+# claims and settlements
+
+
+async def test_jobs_end_once_whatever_connections_are_killed(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await asyncio.sleep(0.002)
+
+    async with jobs, jobs.worker(concurrency=5):
+        handles = await jobs.enqueue_many([task.call() for _ in range(400)])
+        killed = 0
+        while len(journal.jobs) < 400:
+            killed += await kill(sql, "claim", "settle", "pulse", "listen")
+            await pause(sql, 0.1)
+        for job in handles:
+            await job.result(timeout=20)
+        infos = [await job.info() for job in handles[::20]]
+
+    assert killed > 4
+    assert len(set(journal.jobs)) == len(journal.jobs) == 400
+    assert {info.attempts for info in infos} == {1}
+
+
+async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, sql):
+    producer, consumer = App(dsn), App(proxy.dsn)
+    for app in (producer, consumer):
+
+        @app.task(name="t", max_attempts=2, backoff=Backoff(base=0))
+        async def task(fails: bool) -> None:
+            with journal.run() as run:
+                if fails and run.attempt == 1:
+                    raise ValueError
+
+    task = producer.task_named("t")
+    async with producer, consumer, consumer.worker(concurrency=3):
+        handles = []
+        for number in range(12):
+            proxy.lose_answer = True
+            handles += await producer.enqueue_many([task.call(n == number % 5) for n in range(5)])
+            await eventually(lambda: proxy.refusing, what="an answer got lost")
+            proxy.refusing = False
+        for job in handles:
+            await job.result(timeout=20)
+        infos = [await job.info() for job in handles]
+
+    # Five of a round, and one of them twice.
+    assert len(journal.jobs) == 12 * 6
+    assert sorted(info.attempts for info in infos) == [1] * 48 + [2] * 12
+
+
+async def test_running_jobs_live_through_outages(proxy, journal, sql):
+    jobs = App(proxy.dsn)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await asyncio.sleep(0.1)
+
+    async with jobs, jobs.worker(concurrency=5):
+        handles = await jobs.enqueue_many([task.call() for _ in range(50)])
+        for _ in range(3):
+            runs = len(journal.jobs)
+            proxy.refusing = True
+            proxy.cut()
+            await pause(sql, 0.5)
+            proxy.refusing = False
+            await eventually(lambda runs=runs: len(journal.jobs) > runs, within=20)
+        for job in handles:
+            await eventually(lambda job=job: is_completed(job, sql), within=20)
+
+    assert len(journal.jobs) == 50
+
+
+async def is_completed(job, sql):
+    return await sql.fetchval("SELECT status = 'completed' FROM aiopgq.all_jobs WHERE id = $1", job.id)
+
+
+async def test_a_connect_function_that_fails_now_and_then_does_no_harm(dsn, journal, sql):
+    broken = False
+
+    async def connect():
+        if broken:
+            raise LookupError("the token service is down")
+        return await asyncpg.connect(dsn, server_settings={"application_name": "aiopgq mine"})
+
+    jobs = App(connect=connect)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker() as worker:
+        await (await task.enqueue()).result(timeout=5)
+        broken = True
+        await kill(sql, "mine")
+        await eventually(lambda: deaf(worker))
+        await pause(sql, 0.3)
+        broken = False
+        await (await task.enqueue()).result(timeout=10)
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_a_database_of_another_isolation_level_is_served_as_well(dsn, journal, sql, isolation):
+    await sql.execute(f"""
+        DO $$ BEGIN
+            EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{isolation}');
+        END $$""")
+    apps = [App(dsn) for _ in range(3)]
+    for app in apps:
+
+        @app.task(name="t", max_attempts=2, backoff=Backoff(base=0))
+        async def task(n: int) -> None:
+            with journal.run() as run:
+                if n % 5 == 0 and run.attempt == 1:
+                    raise ValueError
+
+    async with apps[0], apps[1], apps[2]:
+        handles = await apps[0].enqueue_many([task.call(n) for n in range(200)])
+        async with apps[0].worker(), apps[1].worker(), apps[2].worker():
+            for job in handles:
+                await job.result(timeout=20)
+
+    assert len(journal.jobs) == 240
+
+
+async def test_a_migration_under_the_feet_of_a_busy_worker_is_not_noticed(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await asyncio.sleep(0.002)
+
+    async with jobs, jobs.worker(concurrency=3):
+        handles = await jobs.enqueue_many([task.call() for _ in range(200)])
+        for change in ("ADD COLUMN x integer", "ALTER COLUMN x TYPE bigint", "DROP COLUMN x"):
+            await sql.execute(f"ALTER TABLE aiopgq.jobs {change}")
+            await (await task.enqueue()).result(timeout=20)
+        for job in handles:
+            await job.result(timeout=20)
+        infos = [await job.info() for job in handles[::20]]
+
+    assert {info.attempts for info in infos} == {1}
+
+
+async def test_a_server_that_hangs_up_on_idlers_is_called_again(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    await sql.execute("""
+        DO $$ BEGIN
+            EXECUTE format('ALTER DATABASE %I SET idle_session_timeout = 400', current_database());
+        END $$""")
+    async with jobs, jobs.worker(poll_interval=NEVER):
+        for _ in range(3):
+            await (await task.enqueue()).result(timeout=10)
+            await pause(sql, 0.6)
+
+    assert len(journal.jobs) == 3
+
+
+async def test_handlers_that_use_up_a_pool_do_not_keep_the_worker_from_settling(dsn, jobs, journal):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            async with pool.acquire():
+                await asyncio.sleep(0.05)
+
+    async with asyncpg.create_pool(dsn, min_size=0, max_size=2) as pool, jobs, jobs.worker(concurrency=10):
+        handles = await jobs.enqueue_many([task.call() for _ in range(30)])
+        for job in handles:
+            await job.result(timeout=20)
+        infos = [await job.info() for job in handles]
+
+    assert {info.attempts for info in infos} == {1}
+
+
+# the archive
+
+
+async def drop_today(sql):
+    await sql.execute(f"DROP TABLE aiopgq.archive_{datetime.now(UTC):%Y%m%d}")
+
+
+async def test_a_day_that_is_missing_in_the_archive_is_made_when_it_is_needed(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task(n: int) -> int:
+        with journal.run():
+            return n
+
+    async with jobs, jobs.worker():
+        await drop_today(sql)
+        handles = await jobs.enqueue_many([task.call(n) for n in range(20)])
+
+        assert [await job.result(timeout=10) for job in handles] == list(range(20))
+    assert len(journal.jobs) == 20
+
+
+async def test_a_backup_that_reads_the_archive_does_not_keep_a_worker_from_starting(jobs, sql):
+    @jobs.task(name="t")
+    async def task() -> str:
+        return "done"
+
+    await sql.execute("""
+        CREATE TABLE aiopgq.archive_20200101 PARTITION OF aiopgq.archive
+            FOR VALUES FROM ('2020-01-01 00:00:00+00') TO ('2020-01-02 00:00:00+00')""")
+    async with sql.transaction():
+        await sql.execute("LOCK TABLE aiopgq.archive IN ACCESS SHARE MODE")
+        async with jobs, jobs.worker():
+            assert await (await task.enqueue()).result(timeout=10) == "done"
+        assert await sql.fetchval("SELECT to_regclass('aiopgq.archive_20200101')")
+    async with jobs, jobs.worker():
+        pass
+
+    assert await sql.fetchval("SELECT to_regclass('aiopgq.archive_20200101')") is None
+
+
+# rows that PostgreSQL refuses
+
+
+async def test_an_outcome_that_is_refused_makes_a_dead_letter_of_its_job_alone(jobs, journal, monkeypatch):
+    encode = Codec.encode_result
+
+    def poisoned(self, value, limit):
+        return "{no JSON" if value in (7, 13) else encode(self, value, limit)
+
+    monkeypatch.setattr(Codec, "encode_result", poisoned)
+    together = asyncio.Barrier(20)
+
+    @jobs.task(name="t", max_attempts=5)
+    async def task(n: int) -> int:
+        with journal.run():
+            # All end in one turn of the loop, so that they are settled together.
+            await together.wait()
+            return n
+
+    async with jobs, jobs.worker(concurrency=20):
+        handles = await jobs.enqueue_many([task.call(n) for n in range(20)])
+        results = await asyncio.gather(*(job.result(timeout=10) for job in handles), return_exceptions=True)
+
+    failed = {n for n, result in enumerate(results) if isinstance(result, JobFailed)}
+    assert failed == {7, 13}
+    assert [result for n, result in enumerate(results) if n not in failed] == [n for n in range(20) if n not in failed]
+    assert "the outcome (completed) cannot be stored" in results[7].last_error
+    assert len(journal.jobs) == 20
+
+
+async def test_a_job_with_the_id_of_a_dead_letter_fails_like_any_other(jobs, journal, sql):
+    @jobs.task(name="fails", max_attempts=1)
+    async def fails() -> None:
+        with journal.run():
+            raise ValueError(f"run {len(journal.jobs)}")
+
+    async with jobs, jobs.worker():
+        job = await fails.enqueue()
+        with pytest.raises(JobFailed):
+            await job.result(timeout=10)
+        await sql.execute("INSERT INTO aiopgq.jobs (id, task, max_attempts) VALUES ($1, 'fails', 1)", job.id)
+        await eventually(lambda: len(journal.jobs) == 2)
+        with pytest.raises(JobFailed):
+            await (await fails.enqueue()).result(timeout=10)
+
+        async def settled():
+            return await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 0
+
+        await eventually(settled)
+        assert (await job.info()).last_error == "ValueError: run 2"
+
+
+async def test_a_job_that_can_neither_end_nor_be_buried_waits_for_a_person(jobs, sql, caplog):
+    await sql.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'not this one' USING ERRCODE = 'check_violation', CONSTRAINT = 'mine'; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON aiopgq.dead_letters
+            FOR EACH ROW WHEN (NEW.task = 'cursed') EXECUTE FUNCTION refuse()""")
+
+    @jobs.task(name="cursed", max_attempts=1)
+    async def cursed() -> None:
+        raise ValueError("no")
+
+    @jobs.task(name="fails", max_attempts=1)
+    async def fails() -> None:
+        raise ValueError("no")
+
+    async with jobs, jobs.worker():
+        job = await cursed.enqueue()
+        with pytest.raises(JobFailed):
+            await (await fails.enqueue()).result(timeout=10)
+
+        async def set_aside():
+            info = await job.info()
+            return info if info.status == "pending" else None
+
+        info = await eventually(set_aside)
+
+    assert "cannot be stored" in info.last_error
+    assert (info.run_at - info.created_at).total_seconds() > 80_000
+    assert len([one for one in caplog.records if "cannot be stored" in one.getMessage()]) <= 4

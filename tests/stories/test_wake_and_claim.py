@@ -1,0 +1,757 @@
+"""Wake and claim: whatever makes a job pending, a sleeping worker has it within moments, in its turn, once."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from invariants import Journal, in_order  # noqa: F401  # the fixture works by being there
+from support import eventually
+
+from aiopgq import App, Backoff, Snooze
+from aiopgq._flow.upkeep import Upkeep
+from aiopgq._store.jobs import Jobs
+from aiopgq.errors import JobFailed
+
+# Polling shall not be what helps.
+NEVER = 300
+
+
+@pytest.fixture
+def jobs(dsn):
+    return App(dsn)
+
+
+@pytest.fixture
+def journal():
+    journal = Journal()
+    yield journal
+    journal.check()
+
+
+@pytest.fixture
+async def other(dsn):
+    """A second connection."""
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+async def asleep(worker):
+    """Wait until a worker sleeps, so that nothing but a wake-up helps."""
+    await eventually(lambda: worker._incarnation._sleeper.asleep, what="the worker sleeps")
+
+
+class Notifications:
+    """What a connection hears on the channel of the schema."""
+
+    def __init__(self, connection):
+        self._connection = connection
+        self.heard = []
+        self._marks = set()
+
+    @classmethod
+    async def on(cls, connection):
+        self = cls(connection)
+        await connection.add_listener("aiopgq", lambda *about: self.heard.append(about[3]))
+        await connection.add_listener("mark", lambda *about: self._marks.add(about[3]))
+        return self
+
+    async def all(self):
+        """Return all that were sent so far: a mark comes after them."""
+        mark = uuid4().hex
+        await self._connection.execute("SELECT pg_notify('mark', $1)", mark)
+        await eventually(lambda: mark in self._marks)
+        return self.heard
+
+
+# every way to pending wakes
+
+
+async def enqueue(jobs, sql):
+    await jobs.task_named("t").enqueue()
+
+
+async def enqueue_many(jobs, sql):
+    await jobs.enqueue_many([jobs.task_named("t").call()])
+
+
+async def enqueue_in_a_transaction(jobs, sql):
+    async with sql.transaction():
+        await sql.fetchval("SELECT 1")
+        await jobs.task_named("t").options(connection=sql).enqueue()
+
+
+async def enqueue_in_a_savepoint(jobs, sql):
+    async with sql.transaction():
+        async with sql.transaction():
+            await jobs.task_named("t").options(connection=sql).enqueue()
+        await sql.fetchval("SELECT 1")
+
+
+async def enqueue_in_sql(jobs, sql):
+    await sql.execute("SELECT aiopgq.enqueue('t')")
+
+
+async def plain_insert(jobs, sql):
+    await sql.execute("INSERT INTO aiopgq.jobs (id, task) VALUES (gen_random_uuid(), 't')")
+
+
+async def insert_into_the_line(jobs, sql):
+    await sql.execute(
+        "INSERT INTO aiopgq.jobs (id, task, place) VALUES (gen_random_uuid(), 't', nextval('aiopgq.places'))"
+    )
+
+
+async def copy(jobs, sql):
+    await sql.copy_records_to_table("jobs", schema_name="aiopgq", columns=["id", "task"], records=[(uuid4(), "t")])
+
+
+async def trigger_of_another_table(jobs, sql):
+    await sql.execute("""
+        CREATE TABLE users (id integer);
+        CREATE FUNCTION greet() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM aiopgq.enqueue('t'); RETURN NULL; END $$;
+        CREATE TRIGGER greet AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION greet()""")
+    await sql.execute("INSERT INTO users VALUES (1)")
+
+
+async def delay(jobs, sql):
+    await jobs.task_named("t").options(delay=0.3).enqueue()
+
+
+async def plain_insert_for_later(jobs, sql):
+    await sql.execute(
+        "INSERT INTO aiopgq.jobs (id, task, run_at) VALUES (gen_random_uuid(), 't', now() + interval '0.3 s')"
+    )
+
+
+async def replay(jobs, sql):
+    [dead] = await jobs.inspector.dead(task="t")
+    await jobs.inspector.replay([dead])
+
+
+WAYS = [
+    enqueue,
+    enqueue_many,
+    enqueue_in_a_transaction,
+    enqueue_in_a_savepoint,
+    enqueue_in_sql,
+    plain_insert,
+    insert_into_the_line,
+    copy,
+    trigger_of_another_table,
+    delay,
+    plain_insert_for_later,
+    replay,
+]
+
+
+async def test_every_way_to_pending_wakes_a_sleeping_worker(jobs, journal, sql):
+    @jobs.task(name="t", max_attempts=1)
+    async def task() -> None:
+        with journal.run():
+            if len(journal.jobs) == 1:
+                raise ValueError("the dead letter to replay")
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        with pytest.raises(JobFailed):
+            await (await task.enqueue()).result(timeout=10)
+        for runs, way in enumerate(WAYS, start=2):
+            await asleep(worker)
+            await way(jobs, sql)
+            await eventually(lambda runs=runs: len(journal.jobs) == runs, within=5, what=f"{way.__name__} wakes it")
+
+    assert len(journal.jobs) == 1 + len(WAYS)
+
+
+@pytest.mark.parametrize("again", ["retry", "snooze"])
+async def test_what_comes_back_later_wakes_the_worker_that_put_it_back(jobs, journal, again):
+    @jobs.task(name="t", backoff=Backoff(base=0.5, jitter=0))
+    async def task() -> str | Snooze:
+        with journal.run():
+            if len(journal.jobs) > 1:
+                return "done"
+            if again == "snooze":
+                return Snooze(0.5)
+            raise ValueError("again")
+
+    async with jobs, jobs.worker(poll_interval=NEVER):
+        job = await task.enqueue()
+
+        assert await job.result(timeout=10) == "done"
+
+
+async def test_a_job_enqueued_for_later_before_the_worker_started_is_run_when_due(jobs, journal):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs:
+        soon = await task.options(delay=1).enqueue()
+        late = await task.options(delay=3600).enqueue()
+        async with jobs.worker(poll_interval=NEVER) as worker:
+            await asleep(worker)
+            assert journal.jobs == []
+            await soon.result(timeout=10)
+            assert (await late.info()).status == "pending"
+
+    assert journal.jobs == [soon.id]
+
+
+async def test_what_a_worker_gives_back_at_its_shutdown_wakes_another(dsn, journal):
+    first, second = App(dsn), App(dsn)
+    going = asyncio.Event()
+
+    @first.task(name="t")
+    async def interrupted() -> None:
+        with journal.run():
+            going.set()
+            await asyncio.sleep(60)
+
+    @second.task(name="t")
+    async def completed() -> str:
+        with journal.run() as run:
+            return f"attempt {run.attempt}"
+
+    async with first, second:
+        async with first.worker(shutdown_grace=0):
+            job = await interrupted.enqueue()
+            await going.wait()
+            sleeper = second.worker(poll_interval=NEVER)
+            await sleeper.__aenter__()
+            await asleep(sleeper)
+        assert await job.result(timeout=5) == "attempt 1"
+        await sleeper.__aexit__()
+
+    assert journal.jobs == [job.id, job.id]
+
+
+async def test_a_worker_that_leaves_does_not_silence_the_one_that_sleeps_on(dsn, journal):
+    apps = [App(dsn), App(dsn)]
+    for app in apps:
+
+        @app.task(name="t")
+        async def task() -> None:
+            with journal.run():
+                pass
+
+    async with apps[0], apps[1], apps[0].worker(poll_interval=NEVER) as stays:
+        await asleep(stays)
+        async with apps[1].worker(poll_interval=NEVER) as leaves:
+            await asleep(leaves)
+        await (await task.enqueue()).result(timeout=5)
+
+
+async def test_many_jobs_of_one_transaction_wake_once_and_all_run(jobs, journal, sql, other):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await asyncio.sleep(0.001)
+
+    async with jobs, jobs.worker(poll_interval=NEVER, concurrency=4) as worker:
+        await asleep(worker)
+        notifications = await Notifications.on(other)
+        async with sql.transaction():
+            for _ in range(50):
+                await task.options(connection=sql).enqueue()
+        await eventually(lambda: len(journal.jobs) == 50, within=5)
+
+        assert await notifications.all() == ["default"]
+        assert journal.most_at_once == 4
+
+
+async def test_a_transaction_that_switches_notifications_off_leaves_it_to_polling(jobs, journal, sql, other):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=1) as worker:
+        await asleep(worker)
+        notifications = await Notifications.on(other)
+        async with sql.transaction():
+            await sql.execute("SET LOCAL aiopgq.notify = off")
+            await task.options(connection=sql).enqueue()
+            await insert_into_the_line(jobs, sql)
+        await eventually(lambda: len(journal.jobs) == 2, within=5)
+
+        assert await notifications.all() == []
+
+
+# notifications cost: only sleepers are told
+
+
+async def test_nobody_is_notified_where_no_worker_is(jobs, sql, other):
+    @jobs.task(name="t")
+    async def task() -> None: ...
+
+    notifications = await Notifications.on(other)
+    async with jobs:
+        for _ in range(20):
+            await task.enqueue()
+        await jobs.enqueue_many([task.call()] * 20)
+
+    assert await notifications.all() == []
+
+
+async def test_a_worker_that_has_left_is_not_notified_any_more(jobs, other):
+    @jobs.task(name="t")
+    async def task() -> None: ...
+
+    async with jobs:
+        async with jobs.worker(poll_interval=NEVER) as worker:
+            await asleep(worker)
+        notifications = await Notifications.on(other)
+        for _ in range(20):
+            await task.enqueue()
+
+        assert len(await notifications.all()) <= 1
+
+
+@pytest.mark.parametrize("work", [0, 0.002], ids=["jobs of no work", "jobs of 2 ms"])
+async def test_a_worker_that_is_busy_is_hardly_ever_notified(jobs, journal, other, work):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await asyncio.sleep(work)
+
+    async with jobs, jobs.worker(poll_interval=NEVER, concurrency=2):
+        await (await task.enqueue()).result(timeout=10)
+        notifications = await Notifications.on(other)
+        for _ in range(300):
+            await task.enqueue()
+        await eventually(lambda: len(journal.jobs) == 301, within=20)
+
+        assert len(await notifications.all()) < 100
+
+
+# falling asleep
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
+async def test_no_job_is_lost_while_a_worker_falls_asleep(jobs, journal, dsn, isolation):
+    """Producers insert and commit around the moment when the worker raises its flag, many times."""
+    finished = asyncio.Event()
+    rounds = 100
+
+    @jobs.task(name="t")
+    async def task(number: int) -> None:
+        with journal.run():
+            finished.set()
+
+    async def produce(connection, before, after):
+        """Insert after a while, commit after a while."""
+        async with connection.transaction(isolation=isolation):
+            await connection.execute("SELECT pg_sleep($1)", before)
+            await connection.execute("SELECT aiopgq.enqueue('t', '{\"number\": 1}')")
+            await connection.execute("SELECT pg_sleep($1)", after)
+
+    producers = [await asyncpg.connect(dsn) for _ in range(2)]
+    dice = random.Random(7)
+    async with jobs, jobs.worker(poll_interval=NEVER):
+        for number in range(rounds):
+            # The worker has just run this one when the others come: it is on its way to sleep.
+            finished.clear()
+            await task.enqueue(number)
+            await finished.wait()
+            await asyncio.gather(*(produce(one, dice.uniform(0, 0.01), dice.uniform(0, 0.01)) for one in producers))
+            runs = 3 * (number + 1)
+            await eventually(lambda runs=runs: len(journal.jobs) == runs, within=5, what=f"round {number} is run")
+
+    for one in producers:
+        await one.close()
+    assert len(set(journal.jobs)) == 3 * rounds
+
+
+async def test_a_producer_that_was_there_before_the_flag_is_waited_for(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    await sql.execute("BEGIN")
+    await sql.execute("SELECT aiopgq.enqueue('t')")
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await eventually(lambda: worker._incarnation._sleeper._flags != [0], what="the flag is up")
+        assert not worker._incarnation._sleeper.asleep
+        await sql.execute("COMMIT")
+        await eventually(lambda: len(journal.jobs) == 1, within=5)
+
+
+async def test_a_due_job_that_somebody_holds_is_not_asked_for_all_the_time(jobs, journal, sql, monkeypatch):
+    asked = itertools.count()
+    promote = Jobs.promote
+
+    async def counted(self, *args):
+        next(asked)
+        return await promote(self, *args)
+
+    monkeypatch.setattr(Jobs, "promote", counted)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        job = await task.options(delay=0.5).enqueue()
+        await asleep(worker)
+        async with sql.transaction():
+            await sql.execute("SELECT 1 FROM aiopgq.jobs WHERE id = $1 FOR UPDATE", job.id)
+            before = next(asked)
+            await sql.execute("SELECT pg_sleep(2)")
+            during = next(asked) - before
+        await job.result(timeout=10)
+
+    assert during < 40
+
+
+# order
+
+
+async def test_higher_priorities_run_first_and_equal_ones_in_their_order(jobs, journal):
+    numbers = []
+
+    @jobs.task(name="t")
+    async def task(n: int) -> None:
+        with journal.run():
+            numbers.append(n)
+
+    dice = random.Random(3)
+    priorities = [dice.choice([-5, 0, 30, 100, 150, 32767]) for _ in range(60)]
+    async with jobs:
+        for n, priority in enumerate(priorities):
+            await task.options(priority=priority).enqueue(n)
+        await jobs.worker(burst=True, concurrency=1).run()
+
+    assert numbers == sorted(range(60), key=lambda n: (-priorities[n], n))
+
+
+async def test_a_job_of_higher_priority_overtakes_those_that_wait(jobs, journal):
+    going, may_end, order = asyncio.Event(), asyncio.Event(), []
+
+    @jobs.task(name="t")
+    async def task(name: str) -> None:
+        with journal.run():
+            order.append(name)
+            if name == "holds the slot":
+                going.set()
+                await may_end.wait()
+
+    async with jobs, jobs.worker(concurrency=1, poll_interval=NEVER):
+        # From it the worker knows that there are urgent ones at all.
+        await (await task.options(priority=150).enqueue("urgent once")).result(timeout=10)
+        await task.enqueue("holds the slot")
+        await going.wait()
+        for name in ("waits", "waits too"):
+            await task.enqueue(name)
+        last = await task.options(priority=30).enqueue("can wait")
+        await task.options(priority=150).enqueue("urgent")
+        may_end.set()
+        await last.result(timeout=10)
+
+    assert order == ["urgent once", "holds the slot", "urgent", "waits", "waits too", "can wait"]
+
+
+async def test_a_priority_never_seen_before_is_discovered_while_others_keep_coming(jobs, journal):
+    order = []
+
+    @jobs.task(name="t")
+    async def task(name: str) -> None:
+        with journal.run():
+            order.append(name)
+            await asyncio.sleep(0.002)
+
+    async with jobs, jobs.worker(concurrency=1, poll_interval=NEVER):
+        await jobs.enqueue_many([task.call("waits") for _ in range(2000)])
+        await eventually(lambda: len(order) > 10)
+        await task.options(priority=101).enqueue("urgent")
+        await eventually(lambda: "urgent" in order, within=10)
+
+        assert len(order) < 2000
+
+
+async def test_two_hundred_priorities_are_two_hundred_lanes(jobs, journal):
+    order = []
+
+    @jobs.task(name="t")
+    async def task(priority: int) -> None:
+        with journal.run():
+            order.append(priority)
+
+    priorities = list(range(-100, 100))
+    random.Random(1).shuffle(priorities)
+    async with jobs:
+        await jobs.enqueue_many([task.options(priority=one).call(one) for one in priorities])
+        async with jobs.worker(concurrency=1, poll_interval=NEVER):
+            await eventually(lambda: len(order) == 200, within=20)
+
+    assert order == sorted(priorities, reverse=True)
+
+
+async def test_a_retried_job_stands_in_line_again_behind_those_that_came_meanwhile(jobs, journal):
+    @jobs.task(name="fails", backoff=Backoff(base=0), max_attempts=1000)
+    async def fails() -> None:
+        raise ValueError
+
+    @jobs.task(name="good")
+    async def good() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(concurrency=5, shutdown_grace=0):
+        await jobs.enqueue_many([fails.call() for _ in range(50)])
+        handles = await jobs.enqueue_many([good.call() for _ in range(20)])
+        for job in handles:
+            await job.result(timeout=5)
+
+    assert len(journal.jobs) == 20
+
+
+async def test_a_job_of_a_long_transaction_is_found_below_the_bound(jobs, journal, sql):
+    """Its place is far below those that were claimed since; only a sweep finds it, and the worker is busy."""
+    order = []
+
+    @jobs.task(name="t")
+    async def task(n: int) -> None:
+        with journal.run():
+            order.append(n)
+            await asyncio.sleep(0.001)
+
+    async with jobs, jobs.worker(concurrency=2, poll_interval=NEVER):
+        async with sql.transaction():
+            await task.options(connection=sql).enqueue(-1)
+            await jobs.enqueue_many([task.call(n) for n in range(3000)])
+            await eventually(lambda: len(order) > 600, within=20)
+        await eventually(lambda: -1 in order, within=20)
+        assert order.index(-1) > 600
+        await eventually(lambda: len(order) == 3001, within=30)
+
+    # Found by a sweep while there was other work, not when the line was empty at last.
+    assert order.index(-1) < 2900
+
+
+# slots
+
+
+@pytest.fixture
+def crowd(jobs):
+    """Tasks in three queues, each with a journal of its own."""
+    journals = {}
+    for queue in ("mail", "web", "rest"):
+        journals[queue] = Journal()
+
+        @jobs.task(name=queue, queue=queue)
+        async def task(queue: str) -> None:
+            with journals[queue].run():
+                await asyncio.sleep(0.003)
+
+    yield journals
+    for journal in journals.values():
+        journal.check()
+
+
+async def test_slots_are_never_exceeded(jobs, crowd, journal):
+    for queue in ("web", "rest"):
+        # Both write into one book: they share their slots.
+        crowd[queue] = journal
+    calls = [jobs.task_named(queue).call(queue) for queue in ("mail", "web", "rest") for _ in range(40)]
+    async with jobs:
+        await jobs.enqueue_many(calls)
+        async with jobs.worker({"mail": 2, "web": None, "rest": None}, concurrency=3):
+            await eventually(lambda: len(journal.jobs) == 80 and len(crowd["mail"].jobs) == 40, within=20)
+
+    assert crowd["mail"].most_at_once == 2
+    assert journal.most_at_once == 3
+
+
+async def test_a_worker_serves_only_the_queues_it_is_told(jobs, crowd):
+    async with jobs, jobs.worker(["mail"], poll_interval=NEVER):
+        served = await jobs.task_named("mail").enqueue("mail")
+        passed = await jobs.task_named("web").enqueue("web")
+        await served.result(timeout=10)
+        await (await jobs.task_named("mail").enqueue("mail")).result(timeout=10)
+
+        assert (await passed.info()).status == "pending"
+
+
+@pytest.mark.parametrize(
+    ("full", "free"), [("mail", "web"), ("web", "mail")], ids=["own slots are full", "shared slots are full"]
+)
+async def test_a_full_queue_does_not_keep_another_from_its_slots(jobs, journal, full, free):
+    may_end = asyncio.Event()
+    for queue in ("mail", "web"):
+
+        @jobs.task(name=queue, queue=queue)
+        async def task(stays: bool) -> None:
+            with journal.run():
+                if stays:
+                    await may_end.wait()
+
+    async with jobs, jobs.worker({"mail": 1, "web": None}, concurrency=1, poll_interval=NEVER):
+        stays = [await jobs.task_named(full).enqueue(stays=True) for _ in range(5)]
+        await eventually(lambda: journal.jobs)
+        for _ in range(10):
+            await (await jobs.task_named(free).enqueue(stays=False)).result(timeout=10)
+        assert [(await job.info()).status for job in stays].count("pending") == 4
+        may_end.set()
+        for job in stays:
+            await job.result(timeout=10)
+
+
+async def test_queues_that_share_slots_take_turns(jobs, journal):
+    order = []
+    for queue in ("long", "short"):
+
+        @jobs.task(name=queue, queue=queue)
+        async def task(queue: str) -> None:
+            with journal.run():
+                order.append(queue)
+
+    async with jobs:
+        await jobs.enqueue_many([jobs.task_named("long").call("long") for _ in range(400)])
+        await jobs.enqueue_many([jobs.task_named("short").call("short") for _ in range(20)])
+        await jobs.worker(burst=True, concurrency=2).run()
+
+    assert Counter(order) == {"long": 400, "short": 20}
+    assert max(n for n, queue in enumerate(order) if queue == "short") < 150
+
+
+async def test_three_workers_run_each_job_once(dsn, journal, sql):
+    apps = [App(dsn) for _ in range(3)]
+    for app in apps:
+
+        @app.task(name="t")
+        async def task() -> None:
+            with journal.run():
+                await asyncio.sleep(0.001)
+
+    async with apps[0], apps[1], apps[2]:
+        async with apps[0].worker(concurrency=7), apps[1].worker(concurrency=7), apps[2].worker(concurrency=7):
+            for _ in range(6):
+                await apps[0].enqueue_many([task.call() for _ in range(100)])
+            await eventually(lambda: len(journal.jobs) == 600, within=20)
+        connections = await sql.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^aiopgq'"
+        )
+
+    assert len(set(journal.jobs)) == 600
+    assert journal.most_at_once > 7
+    assert connections <= 3 * 2
+
+
+async def test_thousands_of_jobs_for_later_do_not_stand_in_the_way(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    await sql.execute("""
+        INSERT INTO aiopgq.jobs (id, task, run_at)
+        SELECT gen_random_uuid(), 't', now() + interval '1 day' FROM generate_series(1, 30000)""")
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        async with asyncio.timeout(5):
+            for _ in range(10):
+                await (await task.enqueue()).result(timeout=5)
+
+    assert len(journal.jobs) == 10
+
+
+# tasks that nobody knows
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Upkeep several times a second; gives the passes so far."""
+    done = []
+    work = Upkeep.work
+
+    async def counted(self):
+        await work(self)
+        done.append(self)
+
+    monkeypatch.setattr(Upkeep, "work", counted)
+    monkeypatch.setattr("aiopgq._flow.upkeep._PASS", 0.1)
+    return done
+
+
+def two_versions(dsn, journal):
+    """An App before a deploy, which knows task a, and one after it, which knows a and b."""
+    old, new = App(dsn), App(dsn)
+
+    async def a() -> None:
+        with journal.run():
+            pass
+
+    async def b() -> None:
+        with journal.run():
+            pass
+
+    old.task(name="a")(a)
+    new.task(name="a")(a)
+    return old, new, new.task(name="b")(b)
+
+
+@pytest.mark.parametrize("many", [20, 150], ids=["few", "more than a sweep should pass by"])
+async def test_jobs_of_a_task_the_old_worker_does_not_know_wait_for_the_new_one(
+    dsn, journal, sql, passes, caplog, many
+):
+    old, new, b = two_versions(dsn, journal)
+    a = old.task_named("a")
+
+    async with old, new:
+        handles = await new.enqueue_many([b.call() for _ in range(many)])
+        async with old.worker(poll_interval=NEVER):
+            begun = len(passes)
+            for _ in range(5):
+                await (await a.enqueue()).result(timeout=5)
+            await eventually(lambda: len(passes) > begun + 5)
+            held = await sql.fetchval("SELECT count(*) FROM aiopgq.jobs WHERE held = 'unknown task'")
+            assert held == (many if many > 100 else 0)
+            await (await a.enqueue()).result(timeout=5)
+            async with new.worker(poll_interval=NEVER):
+                for job in handles:
+                    await job.result(timeout=10)
+        infos = [await job.info() for job in handles]
+
+    assert {info.attempts for info in infos} == {1}
+    warnings = [record for record in caplog.records if "have no live worker" in record.getMessage()]
+    assert [record.task for record in warnings] == ["b"]
+
+
+async def test_held_jobs_are_freed_by_the_worker_that_knows_them(dsn, journal, sql, passes):
+    _, new, _ = two_versions(dsn, journal)
+
+    async with new, new.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        await sql.execute("""
+            INSERT INTO aiopgq.jobs (id, task, held, place)
+            SELECT gen_random_uuid(), 'b', 'unknown task', nextval('aiopgq.places') FROM generate_series(1, 5)""")
+        await eventually(lambda: len(journal.jobs) == 5, within=5)
+
+
+async def test_names_that_no_task_has_harm_nobody(jobs, journal, sql, passes):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    insert = "INSERT INTO aiopgq.jobs (id, task) VALUES (gen_random_uuid(), $1)"
+    async with jobs, jobs.worker(poll_interval=NEVER):
+        for refused in ("", None, "n" * 10_000):
+            with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+                await sql.execute(insert, refused)
+        for unknown in ("no.such", "T", " t", "'; DROP TABLE jobs; --", "💥"):
+            await sql.execute(insert, unknown)
+        begun = len(passes)
+        await eventually(lambda: len(passes) > begun + 2)
+        await (await task.enqueue()).result(timeout=5)
+
+        assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs WHERE status = 'pending'") == 5
