@@ -26,7 +26,12 @@ class Call(Generic[R_co]):
 
 
 def common_connection(calls: Sequence[Call[Any]], given: Any) -> Any:
-    """Return the one connection a batch goes through, None for the App's own."""
+    """Return the one connection a batch goes through, None for the App's own.
+
+    Raises:
+        UsageError: The calls were made with different connections.
+        TypeError: The connection given is of no kind we know.
+    """
     if given is not None:
         check_connection(given)
         return given

@@ -179,7 +179,7 @@ def test_it_tells_of_every_kind_of_job(ended):
     assert {found[task]["completed"] for task in ("encode_video", "thumbnail", "restock")} == {4, 12, 1}
     assert found["no_op"]["completed"] == 300
     assert re.search(r"ok  restock snoozed and completed after \d+\.\d s, in attempt 1; 12 thumbnails", ended.out)
-    assert re.search(r"ok  An idle worker began a job \d+\.\d ms after enqueue\(\) was called \(p50 of 20\)", ended.out)
+    assert re.search(r"ok  An idle worker began a job \d+\.\d ms after enqueue\(\) was called \(p50 of 20; ", ended.out)
 
 
 def test_its_totals_are_the_sums_of_its_rows_and_nothing_is_pending(ended):

