@@ -1,13 +1,11 @@
 """From the number of an attempt to the seconds before the next one."""
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aiopgq._words.options import seconds
-from aiopgq.errors import ConfigError
+from aiopgq._words.options import LONGEST, MOST, number, seconds
 
 __all__ = ["Backoff", "BackoffPolicy", "Failure"]
 
@@ -58,10 +56,9 @@ class Backoff:
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", seconds("Backoff(base=…)", self.base))
         object.__setattr__(self, "cap", seconds("Backoff(cap=…)", self.cap))
-        if not math.isfinite(self.factor) or self.factor < 1:
-            raise ConfigError("Backoff(factor=…)", f"{self.factor!r} is not a finite number of at least 1.")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigError("Backoff(jitter=…)", f"{self.jitter!r} is not between 0 and 1.")
+        # A float overflows at once, where an integer would grow for minutes.
+        object.__setattr__(self, "factor", number("Backoff(factor=…)", self.factor, 1, MOST))
+        object.__setattr__(self, "jitter", number("Backoff(jitter=…)", self.jitter, 0, 1))
 
     def delay(self, attempt: int, spread: Callable[[], float] = random.random) -> float:
         """Return the seconds to wait after an attempt, safe at any attempt number.
@@ -76,7 +73,7 @@ class Backoff:
         except OverflowError:
             wait = cap if base else 0.0
 
-        return wait * (1 + self.jitter * (2 * spread() - 1))
+        return min(wait * (1 + self.jitter * (2 * spread() - 1)), LONGEST)
 
     def __call__(self, failure: Failure) -> float:
         """Be a backoff policy."""

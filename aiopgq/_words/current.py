@@ -118,10 +118,11 @@ class CurrentJob:
 
     def take_report(self, now: float) -> Mark:
         """Take what was reported since the last time, to be written."""
-        mark = Mark(self.id, self.job.claim_id, now - self.began, self.percent, self.stage, self.events)
-        self.reported, self.events = False, 0
+        # Down first: what a thread reports from here on is taken the next time.
+        self.reported = False
+        events, self.events = self.events, 0
 
-        return mark
+        return Mark(self.id, self.job.claim_id, now - self.began, self.percent, self.stage, events)
 
 
 _current: Final[ContextVar[CurrentJob]] = ContextVar("aiopgq_current_job")

@@ -1,6 +1,5 @@
 """What a task, a job or a worker may be told: checked once at the border, then frozen."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,9 @@ __all__ = [
     "DEFAULT_QUEUE",
     "DEFAULT_TIMEOUT",
     "FAR_FUTURE",
+    "LONGEST",
     "LONG_AGO",
+    "MOST",
     "UNSET",
     "JobOptions",
     "Priority",
@@ -27,6 +28,7 @@ __all__ = [
     "identity",
     "moment",
     "name",
+    "number",
     "priority",
     "seconds",
 ]
@@ -37,7 +39,8 @@ DEFAULT_MAX_ATTEMPTS: Final = 12
 DEFAULT_TIMEOUT: Final = 3600.0
 FAR_FUTURE: Final = datetime(9999, 1, 1, tzinfo=UTC)
 LONG_AGO: Final = datetime(1900, 1, 1, tzinfo=UTC)
-_LONGEST: Final = 100 * 365 * 86400.0
+LONGEST: Final = 100 * 365 * 86400.0
+MOST: Final = 1e300
 _NAME_BYTES: Final = 200
 _SMALLINT: Final = (-32768, 32767)
 _INTEGER: Final = 2**31 - 1
@@ -99,9 +102,26 @@ def seconds(setting: str, value: float | timedelta) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(setting, f"takes seconds or a timedelta, not {type(value).__name__}.")
-    if not math.isfinite(value) or not 0 <= value <= _LONGEST:
-        raise ConfigError(setting, f"{value!r} is not between 0 seconds and a hundred years.")
+    # A comparison takes integers of any size, which a float does not; NaN fails it.
+    if not 0 <= value <= LONGEST:
+        raise ConfigError(setting, f"{_shown(value)} is not between 0 seconds and a hundred years.")
     return float(value)
+
+
+def number(setting: str, value: float, least: float, most: float) -> float:
+    """Check a number between two others.
+
+    Raises:
+        ConfigError: Not a number, or outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(setting, f"takes a number from {least:g} to {most:g}, not {_shown(value)}.")
+    return float(value)
+
+
+def _shown(value: object) -> str:
+    """Return a value as a message shows it; integers may have more digits than Python prints."""
+    return "a huge number" if isinstance(value, int) and abs(value) > 10**18 else repr(value)
 
 
 def moment(setting: str, value: datetime) -> datetime:

@@ -58,6 +58,7 @@ async def _work(worker: Worker, orders: Orders) -> None:
         # Handlers and threads that ignore their end would keep the process, or be destroyed with noise.
         code = _FAILED if failure is None else _report(failure, orders)
         logging.shutdown()
+        sys.stdout.flush()
         orders.end(code)
     if failure is not None:
         raise failure

@@ -71,5 +71,6 @@ def _ago(seconds: float | None) -> datetime | None:
 
 ids: Final = click.argument("ids", nargs=-1, type=click.UUID, metavar="[ID]...")
 limit: Final = click.option("--limit", type=click.IntRange(1), default=50, help="The most to list.")
-yes: Final = click.option("--yes", is_flag=True, help="Do it; without it nothing is changed.")
-everything: Final = click.option("--all", "everything", is_flag=True, help="All there are.")
+# These two are typed, or not said: no variable and no file says them once for all.
+yes: Final = click.option("--yes", is_flag=True, allow_from_autoenv=False, help="Do it; without it nothing is changed.")
+everything: Final = click.option("--all", "everything", is_flag=True, allow_from_autoenv=False, help="All there are.")

@@ -21,6 +21,8 @@ __all__ = ["cli"]
 
 _COMMANDS: Final = ("run", "migrate", "demo", "enqueue", "jobs", "dead", "tasks", "version")
 _SETTINGS: Final = "pyproject.toml"
+# Where the database is belongs to all commands, and that something is deleted is said each time.
+_NOT_FOR_ONE: Final = {"app", "dsn", "schema", "yes", "everything"}
 
 
 class _Cli(Group):
@@ -99,9 +101,8 @@ def _check_command(command: click.Command, section: Any, title: str) -> None:
     elif not isinstance(section, dict):
         raise click.UsageError(f"{_SETTINGS}, [{title}]: is a section, not a value")
     else:
-        # Where the database is belongs to all commands, not to one.
         options = {str(one.name) for one in command.params if isinstance(one, click.Option)}
-        _check(section, title, options - {"app", "dsn", "schema"})
+        _check(section, title, options - _NOT_FOR_ONE)
 
 
 def _check(section: Mapping[str, Any], title: str, known: Any) -> None:

@@ -51,8 +51,8 @@ class _Signals:
 
     def __enter__(self) -> Self:
         for number in (*_ORDERED, signal.SIGCHLD):
-            # Whoever started us may not want Ctrl-C to reach us, as a shell does with `&`.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # Whoever started us may not want Ctrl-C to reach us, as a shell with `&` does not.
+            if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._take)
 
         return self

@@ -48,6 +48,8 @@ def load(target: str, *, tasks: bool) -> App[Any]:
     if "/" in name or name.endswith(".py"):
         dotted = name.removesuffix(".py").strip("./").replace("/", ".")
         raise TargetError(f"-A {target}: takes a module, not a file; write -A {dotted}{colon}{attr}.")
+    if (top := name.partition(".")[0]) in sys.stdlib_module_names:
+        raise TargetError(f"-A {target}: {top!r} is a module of Python's own, which others import; rename yours.")
     here = os.getcwd()  # noqa: PTH109  # an entry of sys.path is a string
     if here not in sys.path:
         sys.path.insert(0, here)

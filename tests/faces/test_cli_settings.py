@@ -1,6 +1,7 @@
 """Where settings come from: option, constructor, variable, pyproject.toml, default, in this order."""
 
 import pytest
+from faces.cli import enqueue
 
 SPEAKING = """
 from aiopgq import App
@@ -85,6 +86,18 @@ def test_a_setting_nobody_reads_is_a_mistake(cli_alone, text, message):
 
     assert said.code == 2
     assert message in said.err
+
+
+async def test_neither_a_file_nor_a_variable_says_yes(cli, dsn, sql):
+    await enqueue(dsn, "work.add", {"a": 1})
+
+    by_variable = cli("jobs", "cancel", "--all", AIOPGQ_JOBS_CANCEL_YES="1")
+    write_settings(cli, "[tool.aiopgq.jobs.cancel]\nyes = true\n")
+    by_file = cli("jobs", "cancel", "--all")
+
+    assert by_variable.out == "1 job would be cancelled.\n"
+    assert by_file.code == 2
+    assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 1
 
 
 def test_a_pyproject_toml_without_settings_of_ours_is_no_matter(cli_alone):

@@ -49,6 +49,7 @@ def test_a_module_with_one_app_is_enough(modules, target):
         ("web", "-A web: there is no App in it. Write -A work:jobs."),
         ("shop:app", "-A shop:app: that is the web application (aiohttp), not an aiopgq App. Write -A shop:jobs."),
         ("work/tasks.py:jobs", "-A work/tasks.py:jobs: takes a module, not a file; write -A work.tasks:jobs."),
+        ("queue", "-A queue: 'queue' is a module of Python's own, which others import; rename yours."),
         (":jobs", "-A :jobs: write module or module:attr, such as -A myapp.queue:jobs."),
         ("work.deeper", "-A work.deeper: there is no module 'work.deeper' in FOLDER or where Python looks."),
         (

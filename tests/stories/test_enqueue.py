@@ -13,7 +13,7 @@ from support import eventually
 
 from aiopgq import App
 from aiopgq._flow import enqueue as flow
-from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
+from aiopgq.errors import EnqueueUnknown, RowRefused, SchemaMissing, StoreUnavailable
 
 
 def app_on(dsn, **settings):
@@ -240,7 +240,7 @@ async def test_an_outage_shorter_than_the_deadline_is_waited_for(proxy, far, sql
     proxy.refusing = True
     proxy.cut()
     call = asyncio.create_task(far.task_named("greet").enqueue("patient"))
-    await asyncio.sleep(0)
+    await eventually(lambda: proxy.turned_away, what="the batcher tries in vain")
     proxy.refusing = False
     job = await call
     assert (await job.info()).args == {"name": "patient"}
@@ -327,7 +327,7 @@ async def test_without_an_archive_what_was_certainly_not_sent_is_still_repeated(
     async with app_on(proxy.dsn, retention=0) as forgetful:
         proxy.refusing = True
         call = asyncio.create_task(forgetful.task_named("greet").enqueue("late"))
-        await asyncio.sleep(0)
+        await eventually(lambda: proxy.turned_away, what="the batcher tries in vain")
         proxy.refusing = False
         await call
     assert await names(sql) == ["late"]
@@ -347,6 +347,17 @@ async def test_whatever_a_connection_factory_raises_the_callers_are_told(dsn, so
         greet = jobs.task_named("greet")
         answers = await asyncio.gather(*(greet.enqueue() for _ in range(3)), return_exceptions=True)
     assert [type(answer) in (RuntimeError, StoreUnavailable) for answer in answers] == [True] * 3
+
+
+async def test_what_waiting_does_not_cure_is_told_to_all_callers_at_once(greet, sql):
+    await sql.execute("ALTER TABLE aiopgq.jobs RENAME TO jobs_elsewhere")
+    try:
+        answers = await asyncio.gather(*(greet.enqueue() for _ in range(5)), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [SchemaMissing] * 5
+    finally:
+        await sql.execute("ALTER TABLE aiopgq.jobs_elsewhere RENAME TO jobs")
+    await greet.enqueue("again")
+    assert await names(sql) == ["again"]
 
 
 # Many at once.

@@ -355,6 +355,7 @@ async def test_silence_ends_a_wait_as_well(dsn, monkeypatch):
     monkeypatch.setattr(flow, "_SILENCE", 0.5)
     async with Proxy(dsn) as proxy, app_on(proxy.dsn) as jobs, asyncio.timeout(20):
         job = await jobs.task_named("greet").enqueue()
+        await job.info()
         proxy.black_hole = True
         with pytest.raises(StoreUnavailable):
             await job.result(timeout=0.1)

@@ -30,7 +30,7 @@ NAMES = [
     "NULL",
 ]
 # A schema has at most 48 bytes; each of these once broke a statement somewhere.
-SCHEMAS = ["Odd \"na'me%", "aiopgq.notify", "we:ird $1", "UPPER", "select", "ünïcödé", "s" * 48]
+SCHEMAS = ["Odd \"na'me%", "aiopgq.notify", "we :ird $1", "UPPER", "select", "ünïcödé", "s" * 48]
 
 
 @pytest.fixture

@@ -33,6 +33,15 @@ def journal():
 
 
 @pytest.fixture
+async def producers(dsn):
+    """Two connections that will enqueue."""
+    connections = [await asyncpg.connect(dsn) for _ in range(2)]
+    yield connections
+    for connection in connections:
+        await connection.close()
+
+
+@pytest.fixture
 async def other(dsn):
     """A second connection."""
     connection = await asyncpg.connect(dsn)
@@ -334,7 +343,7 @@ async def test_a_worker_that_is_busy_is_hardly_ever_notified(jobs, journal, othe
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
-async def test_no_job_is_lost_while_a_worker_falls_asleep(jobs, journal, dsn, isolation):
+async def test_no_job_is_lost_while_a_worker_falls_asleep(jobs, journal, producers, isolation):
     """Producers insert and commit around the moment when the worker raises its flag, many times."""
     finished = asyncio.Event()
     rounds = 100
@@ -351,20 +360,17 @@ async def test_no_job_is_lost_while_a_worker_falls_asleep(jobs, journal, dsn, is
             await connection.execute("SELECT aiopgq.enqueue('t', '{\"number\": 1}')")
             await connection.execute("SELECT pg_sleep($1)", after)
 
-    producers = [await asyncpg.connect(dsn) for _ in range(2)]
     dice = random.Random(7)
     async with jobs, jobs.worker(poll_interval=NEVER):
         for number in range(rounds):
             # The worker has just run this one when the others come: it is on its way to sleep.
             finished.clear()
             await task.enqueue(number)
-            await finished.wait()
+            await eventually(finished.is_set, within=5, every=0.002, what=f"round {number} begins")
             await asyncio.gather(*(produce(one, dice.uniform(0, 0.01), dice.uniform(0, 0.01)) for one in producers))
             runs = 3 * (number + 1)
             await eventually(lambda runs=runs: len(journal.jobs) == runs, within=5, what=f"round {number} is run")
 
-    for one in producers:
-        await one.close()
     assert len(set(journal.jobs)) == 3 * rounds
 
 

@@ -21,7 +21,7 @@ def retried(job: JobInfo) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The jobs of a task, by what became of them; running ones include those just claimed."""
+    """The jobs of a task, by what became of them; one is running from its claim until its outcome is written."""
 
     task: str
     pending: int

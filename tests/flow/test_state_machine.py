@@ -1,0 +1,433 @@
+"""The states of a job: a random program over the real statements, and a model that knows what must come of each."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+from invariants import LAWS
+
+from aiopgq._store.connection import ConnectSettings, Line
+from aiopgq._store.jobs import EARLIEST, Jobs
+from aiopgq._words.clock import uuid7
+from aiopgq._words.job import Mark, NewJob, Settlement, WorkerIdentity
+
+QUEUES = ("a", "b")
+TASKS = ("known", "new")
+FAR = 3600.0
+SEEN = """
+    SELECT a.id, a.status, a.attempts, a.held, a.cancel_requested, coalesce(jsonb_array_length(a.errors), 0) AS errors,
+        j.place IS NOT NULL AS in_line, j.claim_id, j.worker_id
+    FROM aiopgq.all_jobs a LEFT JOIN aiopgq.jobs j ON j.id = a.id"""
+TIME_PASSES = """
+    UPDATE aiopgq.jobs SET run_at = clock_timestamp() - interval '1 second'
+    WHERE status = 'pending' AND place IS NULL AND id = ANY ($1)"""
+LINE = "SELECT id, queue, priority, place FROM aiopgq.jobs WHERE id = ANY ($1)"
+
+
+@dataclass
+class Expected:
+    """What the model knows of a job."""
+
+    queue: str
+    priority: int
+    task: str
+    max_attempts: int
+    status: str = "pending"
+    attempts: int = 0
+    errors: int = 0
+    in_line: bool = True
+    held: str | None = None
+    cancel_requested: bool = False
+    claim_id: UUID | None = None
+    worker_id: UUID | None = None
+
+    def leave(self, status):
+        """End in the archive or among the dead letters."""
+        self.status = status
+        self.in_line, self.cancel_requested, self.held = False, False, None
+        self.claim_id = self.worker_id = None
+
+    def seen(self):
+        """Return what the tables must show of it."""
+        return {
+            "status": self.status,
+            "attempts": self.attempts,
+            "held": self.held,
+            "cancel_requested": self.cancel_requested,
+            "errors": self.errors,
+            "in_line": self.in_line,
+            "claim_id": self.claim_id,
+            "worker_id": self.worker_id,
+        }
+
+
+@dataclass
+class World:
+    """Three fake workers, a database, and the model."""
+
+    jobs: Jobs
+    sql: asyncpg.Connection
+    dice: random.Random
+    workers: list[UUID]
+    model: dict[UUID, Expected] = field(default_factory=dict)
+    # Every row a claim ever gave, whoever holds the job now.
+    claims: list = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+    def tell(self, line):
+        self.story.append(line)
+
+    def some_ids(self, most=4):
+        known = list(self.model)
+        return self.dice.sample(known, min(len(known), self.dice.randint(1, most)))
+
+    def some_claims(self, most=5):
+        """Return claims of different jobs, mostly current ones, some stale."""
+        current = [one for one in self.claims if self.model[one.id].claim_id == one.claim_id]
+        stale = [one for one in self.claims if self.model[one.id].claim_id != one.claim_id]
+        chosen = {}
+        for one in self.dice.sample(current, min(len(current), most)) + self.dice.sample(stale, min(len(stale), 1)):
+            chosen.setdefault(one.id, one)
+        batch = list(chosen.values())
+        self.dice.shuffle(batch)
+        return batch
+
+    def is_current(self, claim):
+        return self.model[claim.id].claim_id == claim.claim_id
+
+    # steps
+
+    async def enqueue(self):
+        batch = []
+        for _ in range(self.dice.randint(1, 5)):
+            new = self.new_job()
+            batch.append(new)
+            self.model[new.id] = Expected(
+                new.queue, new.priority, new.task, new.max_attempts, in_line=new.delay is None
+            )
+        assert await self.jobs.enqueue(batch) == {new.id for new in batch}
+
+    def new_job(self, job_id=None):
+        return NewJob(
+            id=job_id or uuid7(),
+            queue=self.dice.choice(QUEUES),
+            task=self.dice.choices(TASKS, [4, 1])[0],
+            args="{}",
+            priority=self.dice.choice([30, 100, 150]),
+            delay=self.dice.choice([None, None, FAR]),
+            run_at=None,
+            max_attempts=self.dice.randint(1, 4),
+            timeout=None,
+            headers=None,
+        )
+
+    async def enqueue_again(self):
+        """Repeat ids that are known already, wherever their jobs are."""
+        assert await self.jobs.enqueue([self.new_job(one) for one in self.some_ids()], once=True) == set()
+
+    async def claim(self):
+        worker, claim_id = self.dice.choice(self.workers), uuid4()
+        tasks = list(TASKS[: self.dice.choice([1, 2])])
+        slots = {queue: self.dice.randint(1, 3) for queue in self.dice.sample(QUEUES, self.dice.randint(1, 2))}
+        ready = defaultdict(list)
+        rows = await self.sql.fetch(LINE, [one for one, job in self.model.items() if self.is_ready(job, tasks)])
+        for row in sorted(rows, key=lambda row: (-row["priority"], row["place"])):
+            ready[row["queue"]].append(row["id"])
+        expected = {one for queue, free in slots.items() for one in ready[queue][:free]}
+
+        taken = await self.jobs.claim(worker, claim_id, sum(slots.values()), tasks, slots, None)
+
+        assert {one.id for one in taken} == expected
+        for one in taken:
+            job = self.model[one.id]
+            job.status, job.claim_id, job.worker_id = "claimed", claim_id, worker
+            job.attempts += 1
+            assert one.attempts == job.attempts
+        self.claims += taken
+        self.tell(f"claimed {len(taken)}")
+
+    @staticmethod
+    def is_ready(job, tasks):
+        return job.status == "pending" and job.in_line and job.held is None and job.task in tasks
+
+    async def complete(self):
+        batch = [Settlement(one, "completed", result="1") for one in self.some_claims()]
+        await self.settled("completed", batch)
+        for one in batch:
+            if self.is_current(one.job):
+                self.model[one.job.id].leave("completed")
+
+    async def cancel_as_worker(self):
+        batch = [Settlement(one, "cancelled", reason="why") for one in self.some_claims(2)]
+        await self.settled("cancelled", batch)
+        for one in batch:
+            if self.is_current(one.job):
+                self.model[one.job.id].leave("cancelled")
+
+    async def fail(self):
+        batch = [Settlement(one, "failed", reason="why", error='{"attempt": 1}') for one in self.some_claims(2)]
+        await self.settled("failed", batch)
+        for one in batch:
+            if self.is_current(one.job):
+                self.model[one.job.id].errors += 1
+                self.model[one.job.id].leave("failed")
+
+    async def put_back(self):
+        """Retry, snooze and release, in one batch."""
+        batch = []
+        for one in self.some_claims():
+            delay = self.dice.choice([0.0, FAR])
+            if self.dice.random() < 0.5:
+                batch.append(Settlement(one, "pending", delay=delay, refund=True))
+            elif one.attempts < one.max_attempts:
+                batch.append(Settlement(one, "pending", reason="why", error='{"attempt": 1}', delay=delay))
+        await self.settled("pending", batch)
+        for one in batch:
+            job = self.model[one.job.id]
+            if not self.is_current(one.job):
+                continue
+            if job.cancel_requested:
+                job.leave("cancelled")
+                continue
+            job.status, job.claim_id, job.worker_id, job.in_line = "pending", None, None, one.delay == 0
+            job.attempts -= one.refund
+            job.errors += one.error is not None
+
+    async def settled(self, kind, batch):
+        ours = {one.job.id for one in batch if self.is_current(one.job)}
+        assert await self.jobs.settle(kind, batch, keep=True) == ours
+        self.tell(f"{kind}: {len(ours)} of {len(batch)}")
+
+    async def mark(self):
+        batch = self.some_claims()
+        marks = [Mark(one.id, one.claim_id, 1.0, 50.0, "half", 1) for one in batch]
+        ours = {one.id: self.model[one.id].cancel_requested for one in batch if self.is_current(one)}
+        assert await self.jobs.mark(marks) == ours
+        for one in ours:
+            self.model[one].status = "running"
+
+    async def cancel(self):
+        """Cancel from outside."""
+        for one in [*self.some_ids(2), uuid4()]:
+            job = self.model.get(one)
+            answer = await self.jobs.cancel(one)
+            if job is None:
+                assert answer == "not found"
+            elif job.status == "pending":
+                assert answer == "cancelled"
+                job.leave("cancelled")
+            elif job.status in ("claimed", "running"):
+                assert answer == "requested"
+                job.cancel_requested = True
+            else:
+                assert answer == "finished"
+
+    async def replay(self):
+        ids = self.some_ids(6)
+        dead = {one for one in ids if self.model[one].status == "failed"}
+        assert set(await self.jobs.replay(ids + ids)) == dead
+        for one in dead:
+            job = self.model[one]
+            job.status, job.attempts, job.in_line = "pending", 0, True
+
+    async def purge(self):
+        ids = self.some_ids(1)
+        dead = {one for one in ids if self.model[one].status == "failed"}
+        assert set(await self.jobs.purge(ids)) == dead
+        for one in dead:
+            del self.model[one]
+            self.claims = [claim for claim in self.claims if claim.id != one]
+
+    async def promote(self):
+        """Let time pass for some, then give them their places."""
+        due = {one for one in self.some_ids(8) if self.model[one].status == "pending" and not self.model[one].in_line}
+        await self.sql.execute(TIME_PASSES, due)
+        free = {one for one in due if self.model[one].held is None}
+        promotion = await self.jobs.promote(EARLIEST, 1000)
+        assert promotion.promoted == len(free)
+        for one in free:
+            self.model[one].in_line = True
+        waits = [job for job in self.model.values() if self.is_waiting(job)]
+        assert (promotion.next_in is not None) == bool(waits)
+
+    @staticmethod
+    def is_waiting(job):
+        return job.status == "pending" and not job.in_line and job.held is None
+
+    async def hold_unknown(self):
+        unknown = [job for job in self.model.values() if self.is_ready(job, ["new"])]
+        assert await self.jobs.hold_unknown(["new"], 1000) == len(unknown)
+        for job in unknown:
+            job.held = "unknown task"
+
+    async def free_known(self):
+        held = [job for job in self.model.values() if job.held]
+        assert await self.jobs.free_known(["new"], 1000) == len(held)
+        for job in held:
+            job.held = None
+
+    async def beat(self):
+        worker = self.dice.choice(self.workers)
+        beat = await self.jobs.heartbeat(worker, draining=False)
+        wanted = {one for one, job in self.model.items() if job.worker_id == worker and job.cancel_requested}
+        assert (beat.alive, beat.fleet, set(beat.cancelled)) == (True, len(self.workers), wanted)
+
+    async def check(self):
+        """The tables show what the model says, each job once."""
+        rows = await self.sql.fetch(SEEN)
+        assert Counter(row["id"] for row in rows) == Counter(self.model.keys())
+        shown = {row["id"]: {key: value for key, value in row.items() if key != "id"} for row in rows}
+        assert shown == {one: job.seen() for one, job in self.model.items()}
+
+
+STEPS = {
+    World.enqueue: 4,
+    World.enqueue_again: 1,
+    World.claim: 6,
+    World.complete: 2,
+    World.cancel_as_worker: 1,
+    World.fail: 2,
+    World.put_back: 3,
+    World.mark: 1,
+    World.cancel: 2,
+    World.replay: 2,
+    World.purge: 1,
+    World.promote: 2,
+    World.hold_unknown: 1,
+    World.free_known: 1,
+    World.beat: 1,
+}
+
+
+@pytest.fixture
+async def line(dsn):
+    line = Line(ConnectSettings(dsn, "aiopgq"), "test")
+    yield line
+    await line.close()
+
+
+@pytest.fixture
+async def sql(dsn):
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+async def registered(jobs, count=3):
+    workers = [uuid4() for _ in range(count)]
+    for worker in workers:
+        await jobs.register_worker(WorkerIdentity(worker, "w", "h", 1, "0"), QUEUES, TASKS, 5, 60.0, [])
+    return workers
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_tables_follow_the_model_step_by_step(line, sql, seed):
+    jobs, dice = Jobs(line), random.Random(seed)
+    world = World(jobs, sql, dice, await registered(jobs))
+    await world.enqueue()
+    steps = Counter()
+    for step in dice.choices(list(STEPS), list(STEPS.values()), k=200):
+        if not world.model:
+            await world.enqueue()
+        world.tell(step.__name__)
+        steps[step] += 1
+        try:
+            await step(world)
+            await world.check()
+        except AssertionError as error:
+            error.add_note("the story: " + ", ".join(world.story[-20:]))
+            raise
+
+    assert set(steps) == set(STEPS)
+    assert {job.status for job in world.model.values()} >= {"completed", "failed", "cancelled", "pending"}
+    assert [law for law, rows in LAWS.items() if await sql.fetch(rows)] == []
+
+
+class FakeWorker:
+    """Claims, settles one way or another, forgets, and tries stale claims; beside others that do the same."""
+
+    def __init__(self, jobs, worker, seed, holders):
+        self._jobs = jobs
+        self._worker = worker
+        self._dice = random.Random(seed)
+        self._holders = holders
+        self._mine = []
+        self._stale = []
+        self.ended = Counter()
+
+    async def work(self, rounds):
+        for _ in range(rounds):
+            await self.claim()
+            await self.settle()
+            await self.try_stale()
+        while self._mine:
+            await self.settle()
+
+    async def claim(self):
+        claim_id = uuid4()
+        free = self._dice.randint(1, 5)
+        slots = {"a": free, "b": free}
+        for one in await self._jobs.claim(self._worker, claim_id, free, list(TASKS), slots, None):
+            # Nobody else holds it at this moment.
+            assert self._holders.setdefault(one.id, self) is self
+            assert one.attempts <= one.max_attempts
+            self._mine.append(one)
+
+    async def settle(self):
+        self._dice.shuffle(self._mine)
+        count = self._dice.randint(0, len(self._mine))
+        batch, self._mine = self._mine[:count], self._mine[count:]
+        kind = self._dice.choice(["completed", "failed", "pending", "pending"])
+        refund = self._dice.random() < 0.5
+        if kind == "pending" and not refund:
+            self._mine += [one for one in batch if one.attempts == one.max_attempts]
+            batch = [one for one in batch if one.attempts < one.max_attempts]
+        if not batch:
+            return
+        for one in batch:
+            assert self._holders.pop(one.id) is self
+        settlements = [Settlement(one, kind, reason="why", error="{}", refund=refund) for one in batch]
+        assert await self._jobs.settle(kind, settlements, keep=True) == {one.id for one in batch}
+        if kind != "pending":
+            self.ended.update(one.id for one in batch)
+        self._stale += batch
+
+    async def try_stale(self):
+        """A claim that was settled changes nothing, whoever has the job now."""
+        if self._stale:
+            batch = {one.id: one for one in self._dice.choices(self._stale, k=3)}.values()
+            kind = self._dice.choice(["completed", "failed", "pending", "cancelled"])
+            settlements = [Settlement(one, kind, reason="stale", error="{}") for one in batch]
+            assert await self._jobs.settle(kind, settlements, keep=True) == set()
+            assert await self._jobs.mark([Mark(one.id, one.claim_id, 1.0, 1.0, "stale", 1) for one in batch]) == {}
+
+
+async def test_workers_beside_each_other_never_hold_a_job_together_nor_lose_one(dsn, sql):
+    lines = [Line(ConnectSettings(dsn, "aiopgq"), "test") for _ in range(3)]
+    stores = [Jobs(line) for line in lines]
+    ids = await registered(stores[0])
+    holders = {}
+    workers = [FakeWorker(store, one, seed, holders) for seed, (store, one) in enumerate(zip(stores, ids, strict=True))]
+    made = itertools.count()
+    batch = [NewJob(uuid7(), QUEUES[next(made) % 2], "known", "{}", 100, None, None, 5, None, None) for _ in range(300)]
+    try:
+        await stores[0].enqueue(batch)
+        await asyncio.gather(*(worker.work(60) for worker in workers))
+    finally:
+        for line in lines:
+            await line.close()
+
+    ended = Counter()
+    for worker in workers:
+        ended += worker.ended
+    rows = await sql.fetch("SELECT id, status, last_error FROM aiopgq.all_jobs")
+    assert Counter(row["id"] for row in rows) == Counter(one.id for one in batch)
+    assert ended == Counter(row["id"] for row in rows if row["status"] in ("completed", "failed"))
+    assert {row["status"] for row in rows} <= {"completed", "failed", "pending"}
+    assert all(row["last_error"] != "stale" for row in rows)
+    assert len(ended) > 100
