@@ -41,7 +41,7 @@ class JobHandle(Generic[R_co]):
     def __init__(
         self, home: Home, job_id: UUID, codec: Codec | None, *, existing: bool = False, connection: Any = None
     ) -> None:
-        self.id = job_id
+        self.id = options.identity("handle(…)", job_id)
         self.existing = existing
         self._home = home
         self._codec = codec

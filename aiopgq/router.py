@@ -326,6 +326,9 @@ class Declares:
         """
 
         def decorate(function: Callable[..., Any]) -> Any:
+            if isinstance(function, Enqueuer) or not callable(function):
+                what = "is a task already" if callable(function) else "takes a function, and its name as `name=…`"
+                raise ConfigError(f"task({function!r})", f"{what}.")
             definition = define(
                 function,
                 name=default_name(function) if name is None else name,

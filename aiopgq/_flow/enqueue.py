@@ -14,6 +14,7 @@ from uuid import UUID
 
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.trouble import Conflict, NotSent
+from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import NewJob
 from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
@@ -21,7 +22,6 @@ from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
 __all__ = ["DEADLINE", "Batcher", "insert"]
 
 DEADLINE: Final = 10.0
-_LARGEST_BATCH: Final = 1000
 _PAUSE: Final = 0.2
 # Jobs a second that even a slow server inserts in bulk: a large batch may take longer than silence may.
 _SLOWEST: Final = 10_000
@@ -70,7 +70,8 @@ class Batcher:
     async def _flush(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
+                taken = moderate(self._waiting, _size)
+                batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
                 try:
                     await self._write(batch, once=False)
                 except Exception as error:  # noqa: BLE001  # whatever it is, each caller is told
@@ -121,6 +122,10 @@ class Batcher:
         self._waiting = [call for call in self._waiting if call.deadline >= now]
 
         return [call for call in batch if call.deadline >= now]
+
+
+def _size(call: _Call) -> int:
+    return len(call.job.args)
 
 
 def _unavailable(doing: str, job_id: UUID, trouble: Exception | None) -> StoreUnavailable:

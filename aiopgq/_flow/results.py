@@ -126,7 +126,7 @@ class Results:
 
     async def _listen(self) -> None:
         stop = self._stop
-        listening = asyncio.ensure_future(self._listening(self._heard, lambda _: self._look_again(), stop))
+        listening = asyncio.ensure_future(self._listening(self._heard, self._look_again, stop))
         try:
             while not stop.is_set() and (self._waiters or monotonic() - self._used_at < _IDLE):
                 with contextlib.suppress(TimeoutError):
@@ -142,8 +142,10 @@ class Results:
             for announced in self._waiters.get(UUID(job_id), ()):
                 announced.set()
 
-    def _look_again(self) -> None:
+    def _look_again(self, hears: bool) -> None:
         """What was announced while nobody listened is in the table."""
+        if not hears:
+            return
         for waiters in self._waiters.values():
             for announced in waiters:
                 announced.set()

@@ -18,6 +18,7 @@ from uuid import UUID
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.patience import Patience
 from aiopgq._store.trouble import Conflict, NoPartition, NotSent
+from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import Settlement
 from aiopgq.errors import RowRefused, StoreError, StoreUnavailable
@@ -26,7 +27,6 @@ __all__ = ["Settler"]
 
 log = logging.getLogger("aiopgq.settle")
 
-_LARGEST_BATCH: Final = 1000
 _PARTITION_DAYS: Final = 14
 _MOST_REFUSALS: Final = 2
 _PARTITION_PAUSE: Final = 0.05
@@ -75,7 +75,8 @@ class Settler:
             await self._arrived.wait()
             # The jobs that end in this turn of the loop go together.
             await asyncio.sleep(0)
-            batch, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
+            taken = moderate(self._waiting, _size)
+            batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
             if not self._waiting:
                 self._arrived.clear()
             self._under_way = len(batch)
@@ -148,6 +149,10 @@ class Settler:
         except StoreError as error:
             pause = self._patience.failed(error)
         await asyncio.sleep(pause)
+
+
+def _size(settlement: Settlement) -> int:
+    return len(settlement.result or "") + len(settlement.error or "")
 
 
 def _tell_lost(batch: Sequence[Settlement], ours: set[UUID]) -> None:

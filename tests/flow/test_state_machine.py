@@ -331,7 +331,7 @@ async def test_the_tables_follow_the_model_step_by_step(line, sql, seed):
     world = World(jobs, sql, dice, await registered(jobs))
     await world.enqueue()
     steps = Counter()
-    for step in dice.choices(list(STEPS), list(STEPS.values()), k=200):
+    for step in dice.choices(list(STEPS), list(STEPS.values()), k=300):
         if not world.model:
             await world.enqueue()
         world.tell(step.__name__)

@@ -239,6 +239,18 @@ def test_an_option_of_a_task_is_checked_at_decoration(jobs, option, value):
     assert not jobs.tasks
 
 
+def test_what_is_no_function_or_is_a_task_already_cannot_be_a_task(jobs):
+    with pytest.raises(ConfigError, match=r"task\('mail'\): takes a function, and its name as `name=…`"):
+        jobs.task("mail")
+    with pytest.raises(ConfigError, match="takes a function"):
+        jobs.task(queue="mail")(5)
+    once = jobs.task(never)
+    for home in (jobs, Router()):
+        with pytest.raises(ConfigError, match="is a task already"):
+            home.task(name="again")(once)
+    assert list(jobs.tasks) == [once.name]
+
+
 def test_a_bare_string_is_no_list_of_queues(jobs):
     with pytest.raises(ConfigError, match=r"\[\"mail\"\]"):
         jobs.worker("mail")

@@ -138,6 +138,19 @@ async def test_calls_gather_while_a_flush_is_under_way_and_go_together_next(dsn,
     assert await names(sql) == ["first", *(str(number) for number in range(30))]
 
 
+async def test_large_jobs_do_not_gather_into_a_huge_statement(greet, sql):
+    large = [f"{number} " + "x" * 900_000 for number in range(10)]
+    await asyncio.gather(*map(greet.enqueue, large))
+    assert await transactions(sql) == 2
+    assert await names(sql) == large
+
+
+async def test_thousands_of_callers_at_once_go_in_batches_of_a_thousand(greet, sql):
+    await asyncio.gather(*(greet.enqueue(str(number)) for number in range(2500)))
+    assert await transactions(sql) == 3
+    assert await names(sql) == [str(number) for number in range(2500)]
+
+
 async def test_a_caller_that_is_cancelled_does_not_undo_its_row(dsn, greet, sql):
     async with nobody_may_insert(dsn):
         impatient = asyncio.create_task(greet.enqueue("impatient"))

@@ -136,6 +136,13 @@ async def test_what_was_never_enqueued_is_not_found(jobs):
         assert told.value.job_id == nobody.id
 
 
+async def test_an_id_is_a_uuid(jobs):
+    for make in (jobs.handle, jobs.task_named("greet").handle):
+        for wrong in (str(uuid4()), "nonsense", 1, None):
+            with pytest.raises(ConfigError, match=rf"takes a uuid\.UUID, not {type(wrong).__name__}"):
+                make(wrong)
+
+
 async def test_a_handle_on_a_closed_app_says_so(dsn):
     async with app_on(dsn) as jobs:
         job = await jobs.task_named("greet").enqueue()
