@@ -17,7 +17,7 @@ from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
 from aiopgq._words.slots import Slots
-from aiopgq.call import Call, common_connection
+from aiopgq.call import Call, check_calls, common_connection
 from aiopgq.errors import AppNotOpen, ConfigError
 from aiopgq.handle import JobHandle
 from aiopgq.incarnation import Equipment
@@ -32,6 +32,7 @@ __all__ = ["App"]
 
 _DAY: Final = 86_400.0
 _MIB: Final = 1024 * 1024
+_FASTEST_POLL: Final = 0.01
 
 
 class App(Registry, Generic[State]):
@@ -84,11 +85,13 @@ class App(Registry, Generic[State]):
         self._schema = None if schema is None else check_schema_name(schema)
         self._state = StateHolder(state)
         self._retention = options.seconds("retention", retention)
-        self._listen_dsn = None if listen_dsn is None else normal(listen_dsn)
+        self._listen_dsn = None if listen_dsn is None else normal(listen_dsn, "listen_dsn")
         self._connect = connect
+        if statement_cache_size is not None:
+            options.number("statement_cache_size", statement_cache_size, 0, options.MOST)
         self._statement_cache_size = statement_cache_size
-        self._max_args_bytes = max_args_bytes
-        self._max_result_bytes = max_result_bytes
+        self._max_args_bytes = options.count("max_args_bytes", max_args_bytes)
+        self._max_result_bytes = options.count("max_result_bytes", max_result_bytes)
         self._open: Opened | None = None
         self._openings = 0
         self._opening = asyncio.Lock()
@@ -104,14 +107,14 @@ class App(Registry, Generic[State]):
                 inserted in its transaction. Default: the connection the calls were made with, if it is one.
 
         Raises:
-            UsageError: The calls were made with different connections.
+            UsageError: The calls were made with different connections, or belong to another App.
             AppNotOpen: No connection was given and the App is not open.
             RowRefused: PostgreSQL cannot store one of them.
             StoreUnavailable: PostgreSQL did not answer for ten seconds.
             EnqueueUnknown: The answer to the commit was lost, and finished jobs are not kept.
-            TypeError: connection is of no kind we know.
+            TypeError: Something is not a call, or connection is of no kind we know.
         """
-        calls = list(calls)
+        calls = check_calls(self, calls)
         connection = common_connection(calls, connection)
         if not calls:
             return []
@@ -165,7 +168,8 @@ class App(Registry, Generic[State]):
             concurrency: How many jobs the sharing queues run at once. Default 10.
             name: How it is called in logs and in the errors of jobs. Default: the host's name.
             burst: End when nothing is due, instead of waiting for more.
-            poll_interval: Seconds between looks while asleep: the net below the notifications. Default 5.
+            poll_interval: Seconds between looks while asleep: the net below the notifications. Default 5;
+                less than 0.01 is taken as that.
             shutdown_grace: Seconds running jobs may take to finish at the end. Default 30.
             job_log: Write an INFO line for each completed job.
 
@@ -195,7 +199,7 @@ class App(Registry, Generic[State]):
             partial(self._equip, make_slots),
             name=name,
             burst=burst,
-            poll_interval=options.seconds("poll_interval", poll_interval),
+            poll_interval=max(_FASTEST_POLL, options.seconds("poll_interval", poll_interval)),
             shutdown_grace=options.seconds("shutdown_grace", shutdown_grace),
             job_log=job_log,
         )

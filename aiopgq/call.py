@@ -1,6 +1,7 @@
 """Calls of tasks that are not enqueued yet."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from aiopgq._store.foreign import check_connection
@@ -8,7 +9,7 @@ from aiopgq._words.job import NewJob
 from aiopgq._words.task import TaskDefinition
 from aiopgq.errors import UsageError
 
-__all__ = ["Call", "common_connection"]
+__all__ = ["Call", "check_calls", "common_connection"]
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -16,13 +17,35 @@ R_co = TypeVar("R_co", covariant=True)
 class Call(Generic[R_co]):
     """A call of a task, checked and encoded, not yet enqueued; made by `task.call(…)`."""
 
-    __slots__ = ("connection", "definition", "job", "once")
+    __slots__ = ("connection", "definition", "home", "job", "once")
 
-    def __init__(self, definition: TaskDefinition, job: NewJob, connection: Any, *, once: bool) -> None:
+    def __init__(self, home: object, definition: TaskDefinition, job: NewJob, connection: Any, *, once: bool) -> None:
+        self.home = home
         self.definition = definition
         self.job = job
         self.connection = connection
         self.once = once
+
+
+def check_calls(home: object, calls: Iterable[Call[Any]]) -> list[Call[Any]]:
+    """Check that a batch holds calls of one App's tasks and nothing else.
+
+    Raises:
+        TypeError: Something in it was not made by `task.call(…)`.
+        UsageError: A call is one of another App's task.
+    """
+    if isinstance(calls, Call) or not isinstance(calls, Iterable):
+        raise TypeError(f"enqueue_many takes several calls made by task.call(…), such as a list, not {calls!r}.")
+    checked = list(calls)
+    for call in checked:
+        if not isinstance(call, Call):
+            if inspect.iscoroutine(call):
+                call.close()
+            raise TypeError(f"enqueue_many takes calls made by task.call(…), not {type(call).__name__}.")
+        if call.home is not home:
+            raise UsageError(f"Task {call.definition.name!r} belongs to another App; enqueue its calls there.")
+
+    return checked
 
 
 def common_connection(calls: Sequence[Call[Any]], given: Any) -> Any:

@@ -62,7 +62,9 @@ class DatabaseSettings:
             dsn = server.dsn
         settings = ConnectSettings(dsn, self.schema, self._cache_size(), self.connect)
         listen_dsn = self.listen_dsn or os.environ.get("AIOPGQ_LISTEN_DSN")
-        listen = settings if listen_dsn is None else replace(settings, dsn=normal(listen_dsn), connect=None)
+        listen = (
+            settings if listen_dsn is None else replace(settings, dsn=normal(listen_dsn, "listen_dsn"), connect=None)
+        )
 
         return Database(settings, listen, server)
 

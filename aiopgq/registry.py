@@ -23,6 +23,8 @@ class Registry(Declares):
 
     def __init__(self, *, queue: str, imports: Iterable[str]) -> None:
         super().__init__(queue=queue)
+        if isinstance(imports, str):
+            raise ConfigError("imports", f'takes several module names; write ["{imports}"].')
         self._imports = tuple(imports)
         self._cores: dict[str, TaskCore] = {}
         self._known: dict[str, TaskDefinition] = {}

@@ -49,6 +49,9 @@ class Enqueuer(Generic[P, X_co]):
         self._options = chosen
         self._connection = connection
 
+    def __repr__(self) -> str:
+        return f"<task {self._task.definition.name!r}>"
+
     async def enqueue(self: "Enqueuer[P, R | Outcome]", *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a call of the task; return when its row is committed.
 
@@ -209,7 +212,7 @@ class TaskCore:
             headers=msgspec.json.encode(chosen.headers).decode() if chosen.headers else None,
         )
 
-        return Call(definition, job, connection, once=chosen.id is not None)
+        return Call(self.home(), definition, job, connection, once=chosen.id is not None)
 
 
 class Task(Enqueuer[P, X_co]):

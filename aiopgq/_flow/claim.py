@@ -65,6 +65,7 @@ class Claimer:
         self._lanes: dict[Lane, _LaneState] = {}
         self._swept_at = 0.0
         self._sweep_took = 0.0
+        self._found_nothing = True
         self._due_from = EARLIEST
         self._due_at: float | None = None
         self._asked_due_at = -_DUE_INTERVAL
@@ -107,8 +108,9 @@ class Claimer:
     async def promote(self) -> bool:
         """Give due jobs their place in line, and learn when the next is due; True if there were any."""
         now = monotonic()
-        if now - self._due_swept_at > _SWEEP_INTERVAL * _SWEEP_SHARE:
-            # The due list's bound is a hint as well: rows of long transactions appear below it.
+        # The due list's bound is a hint as well: rows of long transactions appear below it. Whoever is about to
+        # sleep must not miss them.
+        if self._found_nothing or now - self._due_swept_at > _SWEEP_INTERVAL * _SWEEP_SHARE:
             self._due_from, self._due_swept_at = EARLIEST, now
         self._asked_due_at = now
         promotion = await self._jobs.promote(self._due_from, _PROMOTE_BATCH)
@@ -130,6 +132,7 @@ class Claimer:
         except StoreUnavailable:
             self._unanswered[claim_id] = monotonic()
             raise
+        self._found_nothing = not taken
         self._move_bounds(taken, swept=lanes is None)
         # RETURNING has no order of its own.
         taken.sort(key=lambda job: (-job.priority, job.place))

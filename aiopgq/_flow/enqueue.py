@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from aiopgq._store.jobs import Jobs
-from aiopgq._store.trouble import Conflict, NotSent
+from aiopgq._store.trouble import NotSent
 from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import NewJob
@@ -87,8 +87,6 @@ class Batcher:
                 # The first of the batch has waited longest; nobody waits longer than he was told.
                 async with asyncio.timeout(batch[0].deadline - monotonic()):
                     await self._jobs.enqueue([call.job for call in batch], once=once)
-            except Conflict:
-                continue
             except RowRefused as error:
                 await self._find_culprit(batch, error, once=once)
                 return
@@ -161,8 +159,6 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 inserted = await jobs.enqueue(batch, once=once or maybe_committed)
-        except Conflict:
-            continue
         except (StoreUnavailable, TimeoutError) as error:
             if not isinstance(error, NotSent):
                 if not keep:

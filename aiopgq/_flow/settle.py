@@ -17,7 +17,7 @@ from uuid import UUID
 
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.patience import Patience
-from aiopgq._store.trouble import Conflict, NoPartition, NotSent
+from aiopgq._store.trouble import NoPartition, NotSent
 from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import Settlement
@@ -107,8 +107,6 @@ class Settler:
                 if reports := [one.report for one in batch if one.report is not None]:
                     await self._jobs.mark(reports)
                 ours = await self._jobs.settle(kind, batch, keep=self._keep)
-            except Conflict:
-                continue
             except NoPartition:
                 await self._make_partition()
             except RowRefused as error:

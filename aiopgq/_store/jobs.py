@@ -6,11 +6,12 @@ is what PostgreSQL promises: all of it or nothing.
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.foreign import fetch_foreign
 from aiopgq._store.statements import statement
 from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement, WorkerIdentity
@@ -18,7 +19,6 @@ from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlemen
 __all__ = [
     "Asleep",
     "Beat",
-    "Fetcher",
     "Filters",
     "Jobs",
     "Outstanding",
@@ -41,15 +41,6 @@ _NEW_JOB_TYPES: Final = (
     "text[]",
 )
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
-
-
-class Fetcher(Protocol):
-    """A `Line` or `Lines`."""
-
-    @property
-    def settings(self) -> Any: ...
-
-    async def fetch(self, doing: str, sql: str, *args: Any) -> list[Any]: ...
 
 
 class Asleep(NamedTuple):
@@ -113,7 +104,7 @@ class Jobs:
         self._schema: str = line.settings.schema
 
     async def _fetch(self, doing: str, name: str, *args: Any) -> list[Any]:
-        return await self._line.fetch(doing, statement(name, self._schema), *args)
+        return await fetch_whole(self._line, doing, statement(name, self._schema), *args)
 
     # enqueue
 

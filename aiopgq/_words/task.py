@@ -66,6 +66,14 @@ def define(
         raise ConfigError(f"task {name!r}", "a generator cannot be a task: a job has one outcome.")
     if backoff is not None and not callable(backoff):
         raise ConfigError(f"task {name!r}, backoff", "takes a Backoff or a function of a Failure.")
+    if isinstance(aliases, str):
+        raise ConfigError(f"task {name!r}, aliases", f'takes several names; write ("{aliases}",).')
+    if isinstance(fail_on, type):
+        raise ConfigError(f"task {name!r}, fail_on", f"takes several classes; write ({fail_on.__name__},).")
+    if inspect.iscoroutinefunction(inspect.unwrap(function)) and not inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"task {name!r}", "a decorator hides that it is a coroutine function; write its wrapper with `async def`."
+        )
     for error in fail_on:
         if not (isinstance(error, type) and issubclass(error, BaseException)):
             raise ConfigError(f"task {name!r}, fail_on", f"takes exception classes, not {error!r}.")

@@ -76,9 +76,7 @@ async def check(dsn, schema="aiopgq"):
 
 async def recorded(dsn):
     async with connected(dsn) as connection:
-        rows = await connection.fetch(
-            "SELECT number, name, checksum, oldest_code, applied_by FROM aiopgq.migrations"
-        )
+        rows = await connection.fetch("SELECT number, name, checksum, oldest_code, applied_by FROM aiopgq.migrations")
         return sorted(map(tuple, rows))
 
 
@@ -178,8 +176,7 @@ async def test_a_role_that_may_create_nothing_can_migrate_a_current_database(dsn
     role = f"aiopgq_test_{uuid4().hex}"
     async with connected(dsn) as connection:
         await connection.execute(
-            f"CREATE ROLE {role};"
-            f"GRANT USAGE ON SCHEMA aiopgq TO {role}; GRANT SELECT ON aiopgq.migrations TO {role}"
+            f"CREATE ROLE {role};GRANT USAGE ON SCHEMA aiopgq TO {role}; GRANT SELECT ON aiopgq.migrations TO {role}"
         )
         try:
             done = await migrate(settings_of(dsn, role=role))
@@ -246,8 +243,7 @@ async def test_a_migration_that_fails_leaves_the_ones_before_it_and_nothing_of_i
 async def test_twelve_racing_migrators_apply_each_migration_once(empty_dsn, isolation):
     for turn in range(20 if isolation == "read committed" else 3):
         racers = [
-            migrate(settings_of(empty_dsn, f"race{turn}", default_transaction_isolation=isolation))
-            for _ in range(12)
+            migrate(settings_of(empty_dsn, f"race{turn}", default_transaction_isolation=isolation)) for _ in range(12)
         ]
 
         done = await asyncio.gather(*racers)
@@ -321,9 +317,7 @@ async def test_partitions_are_made_once_the_archive_is_free(dsn, monkeypatch):
         async with other.transaction():
             await other.execute("LOCK TABLE aiopgq.archive IN ACCESS EXCLUSIVE MODE")
             migrating = asyncio.create_task(migrate(settings_of(dsn)))
-            await eventually(
-                lambda: somebody_waits(observer, "archive"), every=0, what="it waits for the archive"
-            )
+            await eventually(lambda: somebody_waits(observer, "archive"), every=0, what="it waits for the archive")
             await eventually(lambda: nobody_waits(observer, "archive"), every=0, what="it stops waiting")
 
         assert await migrating == ()

@@ -156,8 +156,6 @@ def complaints(call, plans):
     header = re.search(r"^-- Index: +(.+)$", statement(call.partition(",")[0]), re.MULTILINE)[1]
     wrong = [f"does not use {index}" for index in header.split(", ") if index not in used]
     # Only today's partition holds anything; and to count workers, their table is read.
-    wrong += re.findall(
-        rf"Seq Scan on (?:jobs|archive_{datetime.now(UTC):%Y%m%d}|dead_letters)\b.*", together
-    )
+    wrong += re.findall(rf"Seq Scan on (?:jobs|archive_{datetime.now(UTC):%Y%m%d}|dead_letters)\b.*", together)
 
     return [*wrong, *plans] if wrong else []

@@ -28,12 +28,8 @@ class Header(NamedTuple):
 def header_of(name):
     lines = [line for line in statement(name).splitlines() if line.startswith("--")]
     title = re.fullmatch(r"-- (\w+): \S.*", lines[0])
-    parameters = [
-        re.fullmatch(r"--   \$(\d+) +(\S+) +\S.*", line) for line in lines if line.startswith("--   $")
-    ]
-    notes = [
-        re.fullmatch(r"-- (Locks|Index|Returns): +(\S.*)", line) for line in lines[1:] if line[3:4].isupper()
-    ]
+    parameters = [re.fullmatch(r"--   \$(\d+) +(\S+) +\S.*", line) for line in lines if line.startswith("--   $")]
+    notes = [re.fullmatch(r"-- (Locks|Index|Returns): +(\S.*)", line) for line in lines[1:] if line[3:4].isupper()]
     assert title
     assert all(parameters)
     assert all(notes)
@@ -116,9 +112,7 @@ async def test_every_index_a_header_names_exists(connection):
     assert told - {"none", "none read"} <= exist
 
 
-async def test_the_oldest_schema_this_version_runs_on_has_all_that_the_statements_need(
-    empty_dsn, monkeypatch
-):
+async def test_the_oldest_schema_this_version_runs_on_has_all_that_the_statements_need(empty_dsn, monkeypatch):
     oldest = migrations()[:OLDEST_SCHEMA]
     monkeypatch.setattr("aiopgq._store.schema.migrations", lambda: oldest)
     await migrate(ConnectSettings(empty_dsn, "aiopgq"))

@@ -246,7 +246,7 @@ def test_what_is_no_function_or_is_a_task_already_cannot_be_a_task(jobs):
         jobs.task(queue="mail")(5)
     once = jobs.task(never)
     for home in (jobs, Router()):
-        with pytest.raises(ConfigError, match="is a task already"):
+        with pytest.raises(ConfigError, match=rf"task\(<task '{once.name}'>\): is a task already"):
             home.task(name="again")(once)
     assert list(jobs.tasks) == [once.name]
 

@@ -1,6 +1,7 @@
 """Enqueue: a call becomes a row, once, whatever happens to the connection."""
 
 import asyncio
+import itertools
 import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -247,6 +248,53 @@ async def test_a_lost_answer_makes_no_second_bulk(proxy, far, sql):
     proxy.refusing = False
     assert not any(job.existing for job in await bulk)
     assert await count(sql) == 12
+
+
+async def test_whatever_happens_to_connections_each_acknowledged_job_is_there_once(dsn, proxy, far, sql):
+    greet = far.task_named("greet")
+    acknowledged = []
+    calm = asyncio.Event()
+
+    async def produce(producer):
+        for number in itertools.count():
+            if calm.is_set():
+                return
+            mine = [f"{producer} {number} {part}" for part in range(3)]
+            await greet.enqueue(mine[0])
+            await greet.options(id=uuid4()).enqueue(mine[1])
+            await far.enqueue_many([greet.call(mine[2])])
+            acknowledged.extend(mine)
+
+    async def lose_an_answer():
+        proxy.lose_answer = True
+        await eventually(lambda: proxy.refusing, what="an answer is lost")
+
+    async def refuse():
+        before = proxy.turned_away
+        proxy.refusing = True
+        proxy.cut()
+        await eventually(lambda: proxy.turned_away > before, what="somebody is turned away")
+
+    async def terminate():
+        await sql.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name IN ('aiopgq enqueue', 'aiopgq app')"
+        )
+
+    async def cut():
+        proxy.cut()
+
+    producers = [asyncio.create_task(produce(name)) for name in "abcdefgh"]
+    async with app_on(dsn) as near, near.worker():
+        for disturb in (lose_an_answer, cut, refuse, terminate) * 5:
+            await disturb()
+            proxy.refusing = False
+            before = len(acknowledged)
+            await eventually(lambda before=before: len(acknowledged) > before, what="work goes on")
+        calm.set()
+        await asyncio.gather(*producers)
+    known = await sql.fetch("SELECT args->>'name' FROM aiopgq.all_jobs")
+    assert sorted(row[0] for row in known) == sorted([*acknowledged, "first"])
 
 
 async def test_an_outage_shorter_than_the_deadline_is_waited_for(proxy, far, sql):

@@ -222,6 +222,37 @@ async def test_a_cancel_request_ends_the_run_and_nothing_runs_again(jobs, journa
     assert (info.status, info.attempts, info.errors) == ("cancelled", 1, [])
 
 
+async def test_runs_that_are_cancelled_give_their_slots_back(jobs, journal, sql):
+    together = asyncio.Barrier(2)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await asyncio.sleep(60)
+
+    @jobs.task(name="next")
+    async def next_task() -> None:
+        with journal.run():
+            await together.wait()
+
+    async with jobs, jobs.worker(concurrency=2):
+        handles = await jobs.enqueue_many([task.options(delay=60 * (n > 12)).call() for n in range(20)])
+        await eventually(lambda: len(journal.jobs) == 2)
+        answers = await asyncio.gather(*(job.cancel() for job in handles))
+        # Those that ran, and some that got a freed slot meanwhile.
+        assert answers.count("requested") >= 2
+        assert set(answers) == {"cancelled", "requested"}
+        for job in handles:
+            with pytest.raises(JobCancelled):
+                await job.result(timeout=10)
+        for job in await jobs.enqueue_many([next_task.call() for _ in range(4)]):
+            await job.result(timeout=10)
+
+    assert len(journal.jobs) == answers.count("requested") + 4
+    assert journal.most_at_once == 2
+    assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 0
+
+
 async def test_a_shutdown_puts_the_job_back_and_its_attempt_too(jobs, journal, sql):
     going = asyncio.Event()
 

@@ -418,6 +418,23 @@ async def test_a_due_job_that_somebody_holds_is_not_asked_for_all_the_time(jobs,
     assert during < 40
 
 
+async def test_a_delayed_job_of_a_long_transaction_is_found_below_the_bound(jobs, journal, sql):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        async with sql.transaction():
+            first = await task.options(connection=sql, delay=0.2).enqueue()
+            later = await task.options(delay=0.6).enqueue()
+            await later.result(timeout=5)
+        await first.result(timeout=5)
+
+    assert journal.jobs == [later.id, first.id]
+
+
 # order
 
 
@@ -518,6 +535,33 @@ async def test_a_retried_job_stands_in_line_again_behind_those_that_came_meanwhi
             await job.result(timeout=5)
 
     assert len(journal.jobs) == 20
+
+
+async def test_a_busy_worker_reads_its_line_from_a_bound_and_seldom_from_the_start(jobs, journal, monkeypatch):
+    bounds, claim = [], Jobs.claim
+
+    async def recorded(self, worker, claim_id, limit, tasks, queues, lanes):
+        bounds.append(None if lanes is None else max(lanes.values()))
+        return await claim(self, worker, claim_id, limit, tasks, queues, lanes)
+
+    monkeypatch.setattr(Jobs, "claim", recorded)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs:
+        await jobs.enqueue_many([task.call() for _ in range(2000)])
+        async with jobs.worker(concurrency=10):
+            await eventually(lambda: len(journal.jobs) == 2000, within=20)
+            claims = list(bounds)
+
+    bounded = [bound for bound in claims if bound is not None]
+    assert bounded == sorted(bounded)
+    # Some places behind the last one it has seen.
+    assert 2000 - 300 < bounded[-1] < 2000
+    assert claims.count(None) < len(claims) / 4
 
 
 async def test_a_job_of_a_long_transaction_is_found_below_the_bound(jobs, journal, sql):

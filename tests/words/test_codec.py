@@ -272,18 +272,14 @@ def test_an_annotated_value_comes_back_equal_and_of_the_same_type(annotation, va
         assert repr(back) == repr(value)
 
 
-@pytest.mark.parametrize(
-    "value", [[1.0, 2**64, "é", None, True], {"a": {"b": [1e23, 1.5, {}]}}, 1e308, 10**400]
-)
+@pytest.mark.parametrize("value", [[1.0, 2**64, "é", None, True], {"a": {"b": [1e23, 1.5, {}]}}, 1e308, 10**400])
 def test_an_untyped_json_value_comes_back_as_it_went(value):
     back = round_trip(Any, value)
     assert back == value
     assert repr(back) == repr(value)
 
 
-@pytest.mark.parametrize(
-    "moment", [datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=fold) for fold in (0, 1)]
-)
+@pytest.mark.parametrize("moment", [datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=fold) for fold in (0, 1)])
 def test_a_moment_in_the_repeated_hour_is_the_same_moment(moment):
     assert round_trip(datetime, moment).timestamp() == moment.timestamp()
 
@@ -417,9 +413,7 @@ def test_a_value_that_would_come_back_as_another_is_refused(annotation, value):
     assert refusal(codec_for(annotation), value).parameter.startswith("value")
 
 
-@pytest.mark.parametrize(
-    "bad", [NAN, INF, -INF, -0.0, "\x00", "a\x00", "\ud800", {"k\x00": 1}, {"\ud800": 1}]
-)
+@pytest.mark.parametrize("bad", [NAN, INF, -INF, -0.0, "\x00", "a\x00", "\ud800", {"k\x00": 1}, {"\ud800": 1}])
 @pytest.mark.parametrize(
     ("wrap", "path"),
     [
@@ -448,9 +442,7 @@ def test_a_nan_in_a_key_is_refused():
     assert refusal(codec_for(dict[float, int]), {NAN: 1}).parameter.startswith("value")
 
 
-@pytest.mark.parametrize(
-    "value", [{1: "a"}, {None: 1}, {True: 1}, {1: "a", "1": "b"}, {(1, 2): 3}, {KEY: 1}, {1.5: 1}]
-)
+@pytest.mark.parametrize("value", [{1: "a"}, {None: 1}, {True: 1}, {1: "a", "1": "b"}, {(1, 2): 3}, {KEY: 1}, {1.5: 1}])
 def test_a_key_that_json_would_change_is_refused(value):
     assert "key" in untyped(value).reason
     assert "key" in untyped([value]).reason
@@ -463,9 +455,7 @@ def test_what_would_come_back_as_a_list_is_refused_without_a_type(value):
     assert "annotate the parameter" in error.reason
 
 
-@pytest.mark.parametrize(
-    "value", [NOW, KEY, Decimal(1), b"", Color.RED, Address("a"), USER, Event("a", NOW), Path()]
-)
+@pytest.mark.parametrize("value", [NOW, KEY, Decimal(1), b"", Color.RED, Address("a"), USER, Event("a", NOW), Path()])
 def test_an_object_without_a_type_is_refused_with_the_remedy(value):
     assert "annotate the parameter" in untyped({"a": value}).reason
 
@@ -543,9 +533,7 @@ def test_a_call_above_the_limit_is_refused_with_size_limit_and_hint():
     def task(text: str): ...
 
     codec = Codec("t", task)
-    with pytest.raises(
-        ArgumentError, match=r"1,011 bytes .* limit is 1,000.*reference.*max_args_bytes"
-    ) as caught:
+    with pytest.raises(ArgumentError, match=r"1,011 bytes .* limit is 1,000.*reference.*max_args_bytes") as caught:
         codec.encode(("x" * 1000,), {}, 1000)
     assert caught.value.parameter is None
     assert codec.encode(("x" * 989,), {}, 1000)
@@ -627,9 +615,7 @@ def test_stored_arguments_of_a_removed_parameter_are_ignored():
     ],
 )
 def test_stored_arguments_that_no_longer_fit_name_the_parameter(text, parameter, reason):
-    def task(
-        a: int, b: Sequence[Address] = (), user: User = USER, path: Path = Path(), either: UUID | date = KEY
-    ): ...
+    def task(a: int, b: Sequence[Address] = (), user: User = USER, path: Path = Path(), either: UUID | date = KEY): ...
 
     with pytest.raises(ArgumentError) as caught:
         Codec("t", task).decode(text)
@@ -763,9 +749,7 @@ def test_a_negative_zero_result_does_not_fail_a_finished_job():
 
 
 @pytest.mark.parametrize("annotation", [Any, int, User])
-@pytest.mark.parametrize(
-    "value", [object(), lambda: 1, (n for n in ()), Hostile(), (1, 2), NAN, [INF], "\x00", {1: 2}]
-)
+@pytest.mark.parametrize("value", [object(), lambda: 1, (n for n in ()), Hostile(), (1, 2), NAN, [INF], "\x00", {1: 2}])
 def test_a_result_that_would_not_come_back_names_its_type(annotation, value):
     with pytest.raises(ResultNotEncodable) as caught:
         codec_for(int, **{"return": annotation}).encode_result(value, LIMIT)
