@@ -26,7 +26,7 @@ demo: setup
 	$(BIN)/python -m aiopgq demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not slow"
 
 slow: setup
 	$(BIN)/python -m pytest -m slow
@@ -51,7 +51,7 @@ sql: setup
 
 coverage: setup
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -m "not slow"
+	$(BIN)/coverage run -m pytest -q -n 4 --dist loadfile -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -33,6 +33,7 @@ __all__ = ["App"]
 _DAY: Final = 86_400.0
 _MIB: Final = 1024 * 1024
 _FASTEST_POLL: Final = 0.01
+_MOST_STATEMENTS: Final = 100_000
 
 
 class App(Registry, Generic[State]):
@@ -88,7 +89,7 @@ class App(Registry, Generic[State]):
         self._listen_dsn = None if listen_dsn is None else normal(listen_dsn, "listen_dsn")
         self._connect = connect
         if statement_cache_size is not None:
-            options.number("statement_cache_size", statement_cache_size, 0, options.MOST)
+            options.number("statement_cache_size", statement_cache_size, 0, _MOST_STATEMENTS)
         self._statement_cache_size = statement_cache_size
         self._max_args_bytes = options.count("max_args_bytes", max_args_bytes)
         self._max_result_bytes = options.count("max_result_bytes", max_result_bytes)

@@ -52,17 +52,23 @@ BEGIN
     INSERT INTO aiopgq.jobs AS j
         (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers)
     SELECT
-        c.id, c.queue, c.task, c.args::jsonb, c.priority,
-        coalesce(c.run_at, started + make_interval(secs => c.delay), started),
-        started,
-        CASE WHEN coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started
-             THEN nextval('aiopgq.places') END,
-        c.max_attempts, make_interval(secs => c.timeout), c.headers::jsonb
-    FROM unnest(
-        p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
-    ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
-    WHERE NOT EXISTS (SELECT 1 FROM aiopgq.archive a WHERE a.id = c.id)
-      AND NOT EXISTS (SELECT 1 FROM aiopgq.dead_letters d WHERE d.id = c.id)
+        c.id, c.queue, c.task, c.args, c.priority, c.run_at, started, c.place, c.max_attempts, c.timeout, c.headers
+    FROM (
+        -- Places in the order of the arrays; OFFSET keeps them from being drawn after the sort below.
+        SELECT
+            n.id, n.queue, n.task, n.args::jsonb AS args, n.priority,
+            coalesce(n.run_at, started + make_interval(secs => n.delay), started) AS run_at,
+            CASE WHEN coalesce(n.run_at, started + make_interval(secs => n.delay), started) <= started
+                 THEN nextval('aiopgq.places') END AS place,
+            n.max_attempts, make_interval(secs => n.timeout) AS timeout, n.headers::jsonb AS headers
+        FROM unnest(
+            p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
+        ) AS n (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
+        WHERE NOT EXISTS (SELECT 1 FROM aiopgq.archive a WHERE a.id = n.id)
+          AND NOT EXISTS (SELECT 1 FROM aiopgq.dead_letters d WHERE d.id = n.id)
+        OFFSET 0
+    ) AS c
+    -- Rows are inserted in the order of id, so that two batches with the same ids do not wait for each other.
     ORDER BY c.id
     -- Waits for another transaction that is inserting the same id, and skips if it commits.
     ON CONFLICT (id) DO NOTHING

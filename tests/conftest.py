@@ -43,6 +43,14 @@ def empty_dsn(databases):
         yield dsn
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Make what hostile errors log printable: a lone surrogate would break the pipe of a parallel run."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 @contextmanager
 def _database(databases, template=None):
     dsn = databases.create(template)

@@ -307,7 +307,7 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 d4fd91e69106436ef4d80664407c6d30
+    md5 02ba83ac5a423125fc681f21ae3d6d0a
 
 FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
     -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.

@@ -1,6 +1,7 @@
 """Declaring tasks, opening Apps, finding the database: what is wrong is said at once, and how to mend it."""
 
 import asyncio
+import functools
 import importlib
 import logging
 import os
@@ -231,6 +232,8 @@ def test_a_function_that_cannot_be_a_task_is_refused_at_decoration(home, functio
         ("backoff", 5),
         ("fail_on", (ValueError(),)),
         ("fail_on", ("ValueError",)),
+        ("fail_on", ValueError),
+        ("aliases", "old"),
     ],
 )
 def test_an_option_of_a_task_is_checked_at_decoration(jobs, option, value):
@@ -254,6 +257,48 @@ def test_what_is_no_function_or_is_a_task_already_cannot_be_a_task(jobs):
 def test_a_bare_string_is_no_list_of_queues(jobs):
     with pytest.raises(ConfigError, match=r"\[\"mail\"\]"):
         jobs.worker("mail")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"imports": "myapp.tasks"},
+        {"max_args_bytes": "1MB"},
+        {"max_args_bytes": 0},
+        {"max_result_bytes": -1},
+        {"statement_cache_size": -1},
+        {"listen_dsn": "mysql://user:secret@host/db"},
+    ],
+)
+def test_a_setting_of_an_app_is_checked_when_it_is_made(wrong):
+    [setting] = wrong
+    with pytest.raises(ConfigError) as told:
+        App(**wrong)
+    assert told.value.setting == setting
+    assert "secret" not in str(told.value)
+
+
+def test_a_function_whose_wrapper_hides_that_it_is_a_coroutine_function_is_refused(jobs):
+    @functools.wraps(never)
+    def wrapper(*args, **kwargs):
+        return never(*args, **kwargs)
+
+    with pytest.raises(ConfigError, match="write its wrapper with `async def`"):
+        jobs.task(wrapper)
+
+
+async def test_a_bulk_takes_calls_of_this_apps_tasks_and_nothing_else(dsn, sql):
+    jobs, other = App(dsn), App(dsn)
+    mine, theirs = jobs.task(never), other.task(never)
+    async with jobs:
+        for wrong in (mine, mine.options(delay=1), 1):
+            with pytest.raises(TypeError, match=r"calls made by task\.call\(…\)"):
+                await jobs.enqueue_many([mine.call(), wrong])
+        with pytest.raises(TypeError, match=r"calls made by task\.call\(…\)"):
+            await jobs.enqueue_many(mine.call())
+        with pytest.raises(UsageError, match="belongs to another App"):
+            await jobs.enqueue_many([mine.call(), theirs.call()])
+    assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 0
 
 
 # Routers.
