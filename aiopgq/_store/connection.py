@@ -131,7 +131,7 @@ class Line:
                         async with asyncio.timeout(self.timer):
                             await self._connect()
                             yield self._connection
-                    except (TimeoutError, asyncio.CancelledError, asyncpg.InterfaceError):
+                    except (TimeoutError, asyncio.CancelledError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                         # An answer may still be on its way: nobody may read it as the answer to his own question.
                         self._terminate()
                         raise

