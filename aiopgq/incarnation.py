@@ -267,6 +267,9 @@ class Incarnation:
         await _first_of(self._runner.done(self._manners.shutdown_grace), self._hurry.wait())
         self._runner.stop_all("shutdown")
         await self._runner.done(_STUBBORN)
+        with contextlib.suppress(StoreError):
+            for job in await self._claimer.leftovers():
+                self._settler.add(release(job))
         await self._settler.settled(_LAST_SETTLEMENTS)
         self.left_behind = len(running) + self._settler.unsettled
         if self.left_behind:

@@ -62,6 +62,7 @@ class Worker:
         )
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._asked = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -121,7 +122,12 @@ class Worker:
             if self._main.done():
                 self._main.result()
         except BaseException:
-            await self._end(now=True)
+            try:
+                await self._end(now=True)
+            finally:
+                # It may be entered again, unless somebody asked for the end meanwhile.
+                if not self._asked:
+                    self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
             raise
 
         return self
@@ -133,6 +139,7 @@ class Worker:
         finally:
             # A program may enter it again, in another loop perhaps: a web app under test does.
             self._stopping, self._hurry, self._loop = asyncio.Event(), asyncio.Event(), None
+            self._asked = False
 
     async def _end(self, *, now: bool) -> None:
         """Stop and wait for the end; being cancelled meanwhile only takes the grace away."""
@@ -157,6 +164,7 @@ class Worker:
         Args:
             now: Skip the grace: cancel and release what runs.
         """
+        self._asked = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop, now)
         else:

@@ -70,7 +70,8 @@ class Claimer:
         self._due_at: float | None = None
         self._asked_due_at = -_DUE_INTERVAL
         self._due_swept_at = 0.0
-        self._unanswered: dict[UUID, float] = {}
+        # Claims whose answer was lost, and when a look at one first found nothing.
+        self._unanswered: dict[UUID, float | None] = {}
         self._reread_at = 0.0
 
     async def claim(self, group: Group, *, sweep: bool = False) -> list[ClaimedJob]:
@@ -97,8 +98,15 @@ class Claimer:
         return taken
 
     def seconds_until_due(self) -> float | None:
-        """Return the seconds until the next waiting job is due, as last heard; None if none waits."""
-        return None if self._due_at is None else max(0.0, self._due_at - monotonic())
+        """Return the seconds until the next waiting job is due, as last heard; None if none waits.
+
+        While the answer to a claim is missing, it is not long until the next look.
+        """
+        due = None if self._due_at is None else max(0.0, self._due_at - monotonic())
+        if self._unanswered:
+            return _REREAD_INTERVAL if due is None else min(due, _REREAD_INTERVAL)
+
+        return due
 
     def time_to_promote(self) -> bool:
         """Tell whether jobs may have come due, or a delayed job may have come unseen while nobody slept."""
@@ -130,12 +138,25 @@ class Claimer:
         except NotSent:
             raise
         except StoreUnavailable:
-            self._unanswered[claim_id] = monotonic()
+            self._unanswered[claim_id] = None
             raise
         self._found_nothing = not taken
         self._move_bounds(taken, swept=lanes is None)
         # RETURNING has no order of its own.
         taken.sort(key=lambda job: (-job.priority, job.place))
+
+        return taken
+
+    async def leftovers(self) -> list[ClaimedJob]:
+        """Return what claims took whose answer was lost; to be asked when no further claim will find it.
+
+        Raises:
+            StoreUnavailable: No answer; what is left is rescued with the incarnation.
+        """
+        taken: list[ClaimedJob] = []
+        while self._unanswered:
+            claim_id, _ = self._unanswered.popitem()
+            taken += await self._jobs.reclaim(self.worker, claim_id)
 
         return taken
 
@@ -145,9 +166,11 @@ class Claimer:
         if now - self._reread_at < _REREAD_INTERVAL:
             return []
         self._reread_at = now
-        for claim_id, asked_at in list(self._unanswered.items()):
+        for claim_id in list(self._unanswered):
             taken = await self._jobs.reclaim(self.worker, claim_id)
-            if taken or now - asked_at > _REREAD_FOR:
+            # It may wait for a lock on the server, however long ago it was sent.
+            missed_at = self._unanswered[claim_id] = self._unanswered[claim_id] or now
+            if taken or now - missed_at > _REREAD_FOR:
                 del self._unanswered[claim_id]
             if taken:
                 log.info("a claim that got no answer had taken %d jobs; they run now", len(taken))

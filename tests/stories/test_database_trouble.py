@@ -1,6 +1,7 @@
 """Trouble with the database: connections die, answers get lost, rows are refused; every job ends once all the same."""
 
 import asyncio
+import itertools
 import logging
 from datetime import UTC, datetime
 
@@ -11,8 +12,9 @@ from proxy import Proxy
 from support import eventually
 
 from aiopgq import App, Backoff
+from aiopgq._store.jobs import Jobs
 from aiopgq._words.codec import Codec
-from aiopgq.errors import JobFailed
+from aiopgq.errors import JobFailed, StoreUnavailable
 
 NEVER = 300
 KILL = """
@@ -43,7 +45,8 @@ def journal():
 
 
 async def asleep(worker):
-    await eventually(lambda: worker._incarnation._sleeper.asleep, what="the worker sleeps")
+    """Wait until a worker sleeps, which old transactions anywhere on the server may hold up."""
+    await eventually(lambda: worker._incarnation._sleeper.asleep, within=30, what="the worker sleeps")
 
 
 def deaf(worker):
@@ -277,6 +280,34 @@ async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, monk
     assert sorted(info.attempts for info in infos) == [1] * 32 + [2] * 8
 
 
+async def test_a_claim_that_commits_after_its_answer_was_given_up_is_found_by_a_worker_that_sleeps(
+    jobs, journal, sql, monkeypatch
+):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    claim, reclaim, looks = Jobs.claim, Jobs.reclaim, itertools.count(1)
+
+    async def given_up(self, *args):
+        taken = await claim(self, *args)
+        if taken and not journal.jobs:
+            raise StoreUnavailable("claim jobs")
+        return taken
+
+    async def too_early(self, *args):
+        return [] if next(looks) == 1 else await reclaim(self, *args)
+
+    monkeypatch.setattr(Jobs, "claim", given_up)
+    monkeypatch.setattr(Jobs, "reclaim", too_early)
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        await (await task.enqueue()).result(timeout=10)
+
+    assert journal.attempts == [1]
+
+
 async def test_running_jobs_live_through_outages(proxy, journal, sql):
     jobs = App(proxy.dsn)
 
@@ -327,6 +358,47 @@ async def test_a_connect_function_that_fails_now_and_then_does_no_harm(dsn, jour
         await pause(sql, 0.3)
         broken = False
         await (await task.enqueue()).result(timeout=10)
+
+
+@pytest.fixture
+def failing_starts(monkeypatch):
+    """The first two registrations of a worker lose their connection."""
+    tries, register = itertools.count(1), Jobs.register_worker
+
+    async def register_at_last(self, *about):
+        if next(tries) <= 2:
+            raise StoreUnavailable("register the worker")
+        await register(self, *about)
+
+    monkeypatch.setattr(Jobs, "register_worker", register_at_last)
+
+
+async def test_a_program_whose_worker_cannot_start_yet_tries_again(jobs, journal, failing_starts):
+    @jobs.task(name="t")
+    async def task() -> str:
+        with journal.run():
+            return "done"
+
+    async with jobs:
+        job = await task.enqueue()
+        async with asyncio.timeout(10):
+            await jobs.worker(burst=True).run()
+        assert await job.result(timeout=0) == "done"
+
+
+async def test_a_worker_that_could_not_start_may_be_entered_again(jobs, journal, failing_starts):
+    @jobs.task(name="t")
+    async def task() -> str:
+        with journal.run():
+            return "done"
+
+    worker = jobs.worker()
+    async with jobs:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await worker.__aenter__()
+        async with worker:
+            assert await (await task.enqueue()).result(timeout=5) == "done"
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])

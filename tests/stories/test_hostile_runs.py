@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 import threading
+import weakref
 
 import pytest
 from invariants import Journal, in_order  # noqa: F401  # the fixture works by being there
@@ -183,6 +185,30 @@ async def test_a_log_filter_that_breaks_does_not_lose_the_outcome(jobs):
     finally:
         logger.removeFilter(broken)
         logger.setLevel(logging.NOTSET)
+
+
+async def test_what_a_failed_handler_held_goes_with_it(jobs):
+    class Held:
+        """Something large."""
+
+    held = []
+
+    @jobs.task(name="t", backoff=lambda _: 600)
+    async def task() -> None:
+        large = Held()
+        held.append(weakref.ref(large))
+        raise ValueError("no")
+
+    gc.disable()
+    try:
+        async with jobs, jobs.worker():
+            for _ in range(5):
+                await task.enqueue()
+            await eventually(lambda: len(held) == 5)
+            # No collector runs: what is kept alive is held by somebody, or by a knot of references.
+            await eventually(lambda: [one() for one in held] == [None] * 5)
+    finally:
+        gc.enable()
 
 
 # timeout, cancel, shutdown: three outcomes of one cancelled coroutine

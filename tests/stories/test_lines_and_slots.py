@@ -30,8 +30,8 @@ def journal():
 
 
 async def asleep(worker):
-    """Wait until a worker sleeps, so that nothing but a wake-up helps."""
-    await eventually(lambda: worker._incarnation._sleeper.asleep, what="the worker sleeps")
+    """Wait until a worker sleeps, which old transactions anywhere on the server may hold up."""
+    await eventually(lambda: worker._incarnation._sleeper.asleep, within=30, what="the worker sleeps")
 
 
 # order

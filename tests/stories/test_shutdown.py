@@ -12,7 +12,7 @@ from support import eventually
 
 from aiopgq import App, current_job
 from aiopgq._store.jobs import Jobs
-from aiopgq.errors import JobCancelled
+from aiopgq.errors import JobCancelled, StoreUnavailable
 
 # On a busy machine; a stop that waits for a poll, a grace or a transaction takes far longer.
 SOON = 5
@@ -101,6 +101,31 @@ async def test_a_claim_under_way_when_the_stop_comes_is_given_back(jobs, journal
 
     assert journal.jobs == []
     assert worker.left_behind == 0
+    assert await statuses(sql) == {("pending", 0): 10}
+
+
+async def test_a_claim_whose_answer_was_lost_is_given_back_at_the_stop(jobs, journal, sql, monkeypatch):
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    worker = jobs.worker(concurrency=10)
+    claim = Jobs.claim
+
+    async def claim_and_lose_it(self, *args):
+        if await claim(self, *args):
+            worker._stop(now=False)
+            raise StoreUnavailable("claim jobs")
+        return []
+
+    monkeypatch.setattr(Jobs, "claim", claim_and_lose_it)
+    async with jobs:
+        await jobs.enqueue_many([task.call() for _ in range(10)])
+        async with at_work(worker):
+            pass
+
+    assert journal.jobs == []
     assert await statuses(sql) == {("pending", 0): 10}
 
 
@@ -366,7 +391,7 @@ async def test_an_idle_worker_stops_at_once_and_leaves_nothing(jobs, sql):
 
     worker = jobs.worker(poll_interval=120)
     async with at_work(worker) as running:
-        await eventually(lambda: worker._incarnation and worker._incarnation._sleeper.asleep)
+        await eventually(lambda: worker._incarnation and worker._incarnation._sleeper.asleep, within=30)
         worker.stop()
         async with asyncio.timeout(SOON):
             await running
@@ -457,7 +482,7 @@ async def test_a_worker_is_stopped_from_another_thread(jobs):
 
     worker = jobs.worker(poll_interval=120)
     async with at_work(worker) as running:
-        await eventually(lambda: worker._incarnation and worker._incarnation._sleeper.asleep)
+        await eventually(lambda: worker._incarnation and worker._incarnation._sleeper.asleep, within=30)
         thread = threading.Thread(target=worker.stop)
         thread.start()
         async with asyncio.timeout(SOON):

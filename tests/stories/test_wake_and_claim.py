@@ -1,4 +1,4 @@
-"""Wake and claim: whatever makes a job pending, a sleeping worker has it within moments, in its turn, once."""
+"""Wake: whatever makes a job pending, a sleeping worker has it within moments, and only sleepers are notified."""
 
 import asyncio
 import itertools
@@ -11,6 +11,7 @@ from invariants import Journal, in_order  # noqa: F401  # the fixture works by b
 from support import eventually
 
 from aiopgq import App, Backoff, Snooze
+from aiopgq._flow.wake import slot
 from aiopgq._store.jobs import Jobs
 from aiopgq.errors import JobFailed
 
@@ -48,8 +49,8 @@ async def other(dsn):
 
 
 async def asleep(worker):
-    """Wait until a worker sleeps, so that nothing but a wake-up helps."""
-    await eventually(lambda: worker._incarnation._sleeper.asleep, what="the worker sleeps")
+    """Wait until a worker sleeps, which old transactions anywhere on the server may hold up."""
+    await eventually(lambda: worker._incarnation._sleeper.asleep, within=30, what="the worker sleeps")
 
 
 class Notifications:
@@ -338,6 +339,16 @@ async def test_a_worker_that_is_busy_is_hardly_ever_notified(jobs, journal, othe
 
 
 # falling asleep
+
+
+async def test_sql_and_python_agree_which_slot_a_queue_belongs_to(sql):
+    dice = random.Random(5)
+    names = ["default", "Emails", "emails", "é", "💥", " ", "'", *(dice.randbytes(20).hex() for _ in range(200))]
+
+    slots = [row[0] for row in await sql.fetch("SELECT aiopgq.slot(n) FROM unnest($1::text[]) AS q (n)", names)]
+
+    assert slots == [slot(name) for name in names]
+    assert set(slots) == set(range(16))
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
