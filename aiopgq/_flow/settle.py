@@ -9,6 +9,7 @@ again: at least once.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ log = logging.getLogger("aiopgq.settle")
 _PARTITION_DAYS: Final = 14
 _MOST_REFUSALS: Final = 2
 _PARTITION_PAUSE: Final = 0.05
+# Short, because jobs are done and their outcomes wait.
+_LONGEST_PAUSE: Final = 3.0
+_URGED_PAUSE: Final = 0.2
 
 
 class Settler:
@@ -51,7 +55,8 @@ class Settler:
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._patience = Patience(log, "settle")
+        self._patience = Patience(log, "settle", _LONGEST_PAUSE)
+        self._urged = asyncio.Event()
 
     @property
     def unsettled(self) -> int:
@@ -90,14 +95,29 @@ class Settler:
                 self._idle.set()
 
     async def settled(self, within: float) -> bool:
-        """Wait until nothing is unsettled, so many seconds at most; tell whether that came true."""
+        """Wait until nothing is unsettled, so many seconds at most; tell whether that came true.
+
+        Pauses between tries are cut short meanwhile: what is not written now may never be.
+        """
+        self._urged.set()
         try:
             async with asyncio.timeout(within):
                 await self._idle.wait()
         except TimeoutError:
             return False
+        finally:
+            self._urged.clear()
 
         return True
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait before another try; a short moment only when somebody waits for the end."""
+        if not self._urged.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._urged.wait()
+        if self._urged.is_set():
+            await asyncio.sleep(min(seconds, _URGED_PAUSE))
 
     async def _write(self, kind: str, batch: Sequence[Settlement], *, refusals: int = 0) -> None:
         maybe_written = False
@@ -115,7 +135,7 @@ class Settler:
             except StoreError as error:
                 maybe_written = maybe_written or not isinstance(error, NotSent)
                 self._stuck_since = self._stuck_since or monotonic()
-                await asyncio.sleep(self._patience.failed(error))
+                await self._pause(self._patience.failed(error))
             else:
                 self._patience.worked()
                 self._stuck_since = None
@@ -146,7 +166,7 @@ class Settler:
             log.debug("cannot make a partition of the archive yet: %s", error)
         except StoreError as error:
             pause = self._patience.failed(error)
-        await asyncio.sleep(pause)
+        await self._pause(pause)
 
 
 def _size(settlement: Settlement) -> int:

@@ -20,6 +20,7 @@ __all__ = ["ConnectFactory", "ConnectSettings", "Line", "Lines"]
 CONNECT_TIMEOUT: Final = 5.0
 STATEMENT_TIMEOUT: Final = 30.0
 CLOSE_TIMEOUT: Final = 2.0
+_CANCEL_TIME: Final = 1.0
 
 ConnectFactory = Callable[[], Awaitable[Any]]
 
@@ -79,6 +80,7 @@ class Line:
         self.timer = timer
         self.users = 0
         self._connection: Any = None
+        self._abandoned: list[Any] = []
         self._turn = asyncio.Lock()
 
     @property
@@ -131,7 +133,10 @@ class Line:
                         async with asyncio.timeout(self.timer):
                             await self._connect()
                             yield self._connection
-                    except (TimeoutError, asyncio.CancelledError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+                    except TimeoutError:
+                        self._abandon()
+                        raise
+                    except (asyncio.CancelledError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                         # An answer may still be on its way: nobody may read it as the answer to his own question.
                         self._terminate()
                         raise
@@ -148,6 +153,17 @@ class Line:
         except PASSING as error:
             raise NotSent(f"connect for {self.purpose} ({type(error).__name__}: {error})") from error
 
+    def _abandon(self) -> None:
+        """Give up a connection whose statement took too long; first asyncpg's request to cancel it must get away."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._abandoned.append(connection)
+            asyncio.get_running_loop().call_later(_CANCEL_TIME, self._bury)
+
+    def _bury(self) -> None:
+        while self._abandoned:
+            self._abandoned.pop().terminate()
+
     def _terminate(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -155,6 +171,7 @@ class Line:
 
     async def close(self) -> None:
         """Close the connection; the line may be used again."""
+        self._bury()
         connection, self._connection = self._connection, None
         if connection is None:
             return

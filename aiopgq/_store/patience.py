@@ -17,9 +17,11 @@ class Patience:
     Args:
         log: Where trouble is reported.
         doing: What the loop does, as a log line would say it.
+        longest: Seconds it waits at most.
     """
 
-    def __init__(self, log: logging.Logger, doing: str) -> None:
+    def __init__(self, log: logging.Logger, doing: str, longest: float = _LONGEST) -> None:
+        self._longest = longest
         self._log = log
         self._doing = doing
         self._tries = 0
@@ -31,7 +33,7 @@ class Patience:
 
     def failed(self, error: BaseException) -> float:
         """Note a failure; return the seconds to wait. The first one is a WARNING, repeats are DEBUG."""
-        wait = min(_LONGEST, _FIRST * _FACTOR ** min(self._tries, 30)) * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
+        wait = min(self._longest, _FIRST * _FACTOR ** min(self._tries, 30)) * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
         self._log.log(
             logging.WARNING if self._tries == 0 else logging.DEBUG,
             "cannot %s, trying again until it works: %s",

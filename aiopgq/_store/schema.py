@@ -25,7 +25,7 @@ import asyncpg
 
 from aiopgq._store.connection import CLOSE_TIMEOUT, ConnectSettings, Line
 from aiopgq._store.statements import place_in, quote, statement
-from aiopgq._store.trouble import translated
+from aiopgq._store.trouble import Undefined, translated
 from aiopgq.errors import MigrationChanged, SchemaAhead, SchemaBehind, SchemaError, SchemaMissing
 
 __all__ = ["OLDEST_SCHEMA", "Migration", "check_schema", "migrate", "migrations", "pending", "script"]
@@ -148,7 +148,10 @@ async def check_schema(line: Line) -> int:
         StoreError: PostgreSQL could not be asked.
     """
     schema = line.settings.schema
-    rows = await line.fetch("read the applied migrations", statement("applied_migrations", schema))
+    try:
+        rows = await line.fetch("read the applied migrations", statement("applied_migrations", schema))
+    except Undefined as error:
+        raise SchemaMissing(schema) from error
     applied = [_Applied(*row) for row in rows]
     if not applied:
         raise SchemaMissing(schema)

@@ -7,9 +7,9 @@ from typing import Final
 
 import asyncpg
 
-from aiopgq.errors import ConfigError, RowRefused, SchemaMissing, StoreError, StoreUnavailable
+from aiopgq.errors import ConfigError, RowRefused, StoreError, StoreUnavailable
 
-__all__ = ["PASSING", "Conflict", "NoPartition", "NotSent", "translated"]
+__all__ = ["PASSING", "Conflict", "NoPartition", "NotSent", "Undefined", "translated"]
 
 # The server is going, coming, full, read-only for a while, or the line to it broke.
 PASSING: Final = (
@@ -47,6 +47,10 @@ class NotSent(StoreUnavailable):
     """No connection could be made, so the statement was certainly not carried out."""
 
 
+class Undefined(StoreError):
+    """A table or function is not there: ours before the first migration, or one that a trigger of the user names."""
+
+
 class NoPartition(StoreError):
     """The archive has no partition for today."""
 
@@ -60,7 +64,7 @@ def translated(doing: str, schema: str) -> Iterator[None]:
         Conflict: Repeat it whole.
         RowRefused: A row is at fault.
         NoPartition: The archive lacks a day.
-        SchemaMissing: Our tables are not there.
+        Undefined: A table or function is not there.
         ConfigError: The DSN cannot be used.
         StoreError: Anything else PostgreSQL says.
     """
@@ -69,7 +73,10 @@ def translated(doing: str, schema: str) -> Iterator[None]:
     except _CONFLICTS as error:
         raise Conflict(f"{doing}: {_brief(error)}") from error
     except _UNDEFINED as error:
-        raise SchemaMissing(schema) from error
+        raise Undefined(
+            f"PostgreSQL refused to {doing} ({error.sqlstate}): {_brief(error)}. Schema {schema!r} is not as "
+            "`python -m aiopgq migrate` makes it, or a trigger of yours fails."
+        ) from error
     except asyncpg.ClientConfigurationError as error:
         raise ConfigError("dsn", _brief(error)) from error
     except asyncpg.CheckViolationError as error:

@@ -14,7 +14,8 @@ from support import eventually
 
 from aiopgq import App
 from aiopgq._flow import enqueue as flow
-from aiopgq.errors import EnqueueUnknown, RowRefused, SchemaMissing, StoreUnavailable
+from aiopgq._store.trouble import Undefined
+from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
 
 
 def app_on(dsn, **settings):
@@ -414,7 +415,7 @@ async def test_what_waiting_does_not_cure_is_told_to_all_callers_at_once(greet, 
     await sql.execute("ALTER TABLE aiopgq.jobs RENAME TO jobs_elsewhere")
     try:
         answers = await asyncio.gather(*(greet.enqueue() for _ in range(5)), return_exceptions=True)
-        assert [type(answer) for answer in answers] == [SchemaMissing] * 5
+        assert [type(answer) for answer in answers] == [Undefined] * 5
     finally:
         await sql.execute("ALTER TABLE aiopgq.jobs_elsewhere RENAME TO jobs")
     await greet.enqueue("again")
