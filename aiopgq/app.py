@@ -179,6 +179,8 @@ class App(Registry, Generic[State]):
         """
         if isinstance(queues, str):
             raise ConfigError("queues", f'takes several names or a mapping; write ["{queues}"].')
+        if queues is not None and not isinstance(queues, Iterable):
+            raise ConfigError("queues", f"takes several names or a mapping, not {type(queues).__name__}.")
         chosen = None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         options.count("concurrency", concurrency)
         if name is not None:
@@ -262,8 +264,14 @@ class App(Registry, Generic[State]):
             StoreUnavailable: PostgreSQL does not answer.
             WrongLoop: It is open in another event loop.
         """
+        if self._open is not None and self._open.left_by_its_loop:
+            # A loop that ended without closing the App, as a notebook's may.
+            self._open.database.release()
+            self._open, self._openings = None, 0
         if self._openings == 0:
             self._opening = asyncio.Lock()
+        elif self._open is not None:
+            self._open.check_loop()
         self._openings += 1
         try:
             async with self._opening:

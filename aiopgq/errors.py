@@ -135,11 +135,12 @@ class TaskNotIncluded(UsageError, LookupError):
     def __init__(self, task: str, closest: str | None = None) -> None:
         self.task = task
         self.closest = closest
-        hint = f" Did you mean {closest!r}?" if closest else ""
-        super().__init__(
-            f"Task {task!r} belongs to no App.{hint} "
-            "Call `jobs.include(router)` first, or import the module that defines the task."
+        what_to_do = (
+            f"Did you mean {closest!r}? A name is complete with its module or prefix."
+            if closest
+            else "Call `jobs.include(router)` first, or import the module that defines the task."
         )
+        super().__init__(f"Task {task!r} belongs to no App. {what_to_do}")
 
 
 class TaskNameTaken(UsageError, ValueError):
@@ -273,7 +274,7 @@ class StoreUnavailable(StoreError):
         self.doing = doing
         self.id = id
         again = f" Repeat it with `.options(id=UUID({str(id)!r}))`; it cannot be enqueued twice." if id else ""
-        super().__init__(f"PostgreSQL did not answer in time: {doing}.{again}")
+        super().__init__(f"PostgreSQL cannot be reached or does not answer: {doing}.{again}")
 
 
 class RowRefused(StoreError):

@@ -196,7 +196,9 @@ class Incarnation:
     async def _listen(self, deaf: asyncio.Event) -> None:
         def heard(topic: str, payload: str) -> None:
             if topic == "cancel":
-                self._cancel(UUID(payload))
+                # Anybody may notify anything on this channel.
+                with contextlib.suppress(ValueError):
+                    self._cancel(UUID(payload))
             else:
                 self._sleeper.heard(payload)
 

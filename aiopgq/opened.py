@@ -133,6 +133,11 @@ class Opened:
 
         return cls(database, keep=keep)
 
+    @property
+    def left_by_its_loop(self) -> bool:
+        """Whether the loop that opened the App was closed without closing the App."""
+        return self._loop.is_closed()
+
     def check_loop(self) -> None:
         """Check that this is the loop that opened the App.
 

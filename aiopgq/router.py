@@ -52,7 +52,7 @@ class Enqueuer(Generic[P, X_co]):
     def __repr__(self) -> str:
         return f"<task {self._task.definition.name!r}>"
 
-    async def enqueue(self: "Enqueuer[P, R | Outcome]", *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    async def enqueue(self: "Enqueuer[P, R | Outcome]", /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a call of the task; return when its row is committed.
 
         With `options(connection=…)` the row is inserted in the caller's transaction, and becomes a job when he
@@ -75,7 +75,7 @@ class Enqueuer(Generic[P, X_co]):
         call = self._task.make(self._options, self._connection, args, kwargs)
         return await self._task.home().enqueue_one(call)
 
-    def enqueue_sync(self: "Enqueuer[P, R | Outcome]", *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    def enqueue_sync(self: "Enqueuer[P, R | Outcome]", /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue from a thread of the event loop: a `def` endpoint of FastAPI, a `def` task.
 
         Raises:
@@ -90,7 +90,7 @@ class Enqueuer(Generic[P, X_co]):
                 "endpoints, def tasks, anyio.to_thread.run_sync). In a coroutine, await enqueue(…)."
             ) from error
 
-    def call(self: "Enqueuer[P, R | Outcome]", *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self: "Enqueuer[P, R | Outcome]", /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode a call for `jobs.enqueue_many`.
 
         Raises:
@@ -229,7 +229,7 @@ class Task(Enqueuer[P, X_co]):
         """The name its jobs carry."""
         return self._task.definition.name
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, X_co]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, X_co]:
         """Call the function itself; nothing is enqueued."""
         result: Coroutine[Any, Any, X_co] = self._task.definition.function(*args, **kwargs)
         return result
@@ -249,7 +249,7 @@ class ThreadTask(Enqueuer[P, X_co]):
         """The name its jobs carry."""
         return self._task.definition.name
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> X_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> X_co:
         """Call the function itself; nothing is enqueued."""
         result: X_co = self._task.definition.function(*args, **kwargs)
         return result

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from aiopgq._store.patience import Patience
-from aiopgq.errors import JobFailed, StoreUnavailable
+from aiopgq.errors import JobFailed, StoreUnavailable, UsageError
 from aiopgq.incarnation import Equipment, Incarnation, Manners
 from aiopgq.inspector import Inspector
 
@@ -111,8 +111,11 @@ class Worker:
         """Start, and return when the worker claims jobs.
 
         Raises:
+            UsageError: It is entered already.
             AiopgqError: It cannot start.
         """
+        if self._main is not None:
+            raise UsageError("This worker is entered already; make another with jobs.worker(…).")
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
         # A task of its own: an app's lifespan may enter and leave in different tasks.

@@ -123,7 +123,7 @@ class Batcher:
 
 
 def _size(call: _Call) -> int:
-    return len(call.job.args)
+    return len(call.job.args) + len(call.job.headers or "")
 
 
 def _unavailable(doing: str, job_id: UUID, trouble: Exception | None) -> StoreUnavailable:

@@ -139,8 +139,10 @@ class Results:
 
     def _heard(self, _topic: str, payload: str) -> None:
         for job_id in payload.split(","):
-            for announced in self._waiters.get(UUID(job_id), ()):
-                announced.set()
+            # Anybody may notify anything on this channel.
+            with contextlib.suppress(ValueError):
+                for announced in self._waiters.get(UUID(job_id), ()):
+                    announced.set()
 
     def _look_again(self, hears: bool) -> None:
         """What was announced while nobody listened is in the table."""

@@ -17,7 +17,7 @@ _SCHEMES: Final = re.compile(r"postgres(?:ql)?(?P<driver>\+\w+)?://", re.IGNOREC
 _ANY_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HOST: Final = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]*)(?::\d*)?")
 _SSL: Final = re.compile(r"(?<=[?&])ssl=")
-_PASSWORDS: Final = re.compile(r"(?<=:)[^/@]*(?=@)|(?<=[?&]password=)[^&]*")
+_PASSWORDS: Final = re.compile(r"(?<=:)[^/@]*(?=@)|(?<=password=)[^&]*")
 _VARIABLES: Final = ("AIOPGQ_DSN", "DATABASE_URL")
 _LIBPQ: Final = ("PGHOST", "PGHOSTADDR", "PGDATABASE", "PGUSER", "PGSERVICE", "PGPORT")
 
@@ -32,6 +32,8 @@ def normal(dsn: str, setting: str = "dsn") -> str:
     Raises:
         ConfigError: It is no PostgreSQL URL, or one that cannot be read.
     """
+    if not isinstance(dsn, str):
+        raise ConfigError(setting, f"takes a string, not {type(dsn).__name__}.")
     if dsn.startswith(EMBEDDED):
         return dsn
     scheme = _SCHEMES.match(dsn)

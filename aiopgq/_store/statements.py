@@ -27,7 +27,10 @@ def check_schema_name(schema: str) -> str:
     Raises:
         ConfigError: Empty, too long, with NUL or $$, or reserved by PostgreSQL.
     """
-    size = len(schema.encode(errors="replace"))
+    try:
+        size = len(schema.encode())
+    except UnicodeEncodeError:
+        raise ConfigError("schema", f"{schema!r} holds a lone surrogate.") from None
     if not 1 <= size <= _SCHEMA_BYTES or "\x00" in schema:
         raise ConfigError("schema", f"a name has 1 to {_SCHEMA_BYTES} bytes and no NUL, not {schema!r}.")
     if "$$" in schema:

@@ -44,6 +44,7 @@ MOST: Final = 1e300
 _NAME_BYTES: Final = 200
 _SMALLINT: Final = (-32768, 32767)
 _INTEGER: Final = 2**31 - 1
+_HEADERS_BYTES: Final = 65_536
 
 
 class Priority(IntEnum):
@@ -165,7 +166,7 @@ def priority(setting: str, value: int) -> int:
         ConfigError: Not an integer, or outside -32768 to 32767.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not _SMALLINT[0] <= value <= _SMALLINT[1]:
-        raise ConfigError(setting, f"takes an integer from -32768 to 32767, not {value!r}.")
+        raise ConfigError(setting, f"takes an integer from -32768 to 32767, not {_shown(value)}.")
     return int(value)
 
 
@@ -176,7 +177,7 @@ def attempts(setting: str, value: int) -> int:
         ConfigError: Not an integer, below 1, or beyond an integer column.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INTEGER:
-        raise ConfigError(setting, f"takes an integer of at least 1 (the first run counts), not {value!r}.")
+        raise ConfigError(setting, f"takes an integer of at least 1 (the first run counts), not {_shown(value)}.")
     return value
 
 
@@ -192,7 +193,9 @@ def headers(setting: str, value: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(text, str):
             raise ConfigError(setting, f"holds strings only, not {type(text).__name__}.")
         if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            raise ConfigError(setting, f"{text!r} holds a character PostgreSQL cannot store.")
+            raise ConfigError(setting, f"{text[:50]!r} holds a character PostgreSQL cannot store.")
+    if sum(len(key.encode()) + len(text.encode()) for key, text in value.items()) > _HEADERS_BYTES:
+        raise ConfigError(setting, f"headers have {_HEADERS_BYTES:,} bytes at most; large data belongs elsewhere.")
     # Plain strings, whatever subclass they came as: that is what comes back.
     return {str.__str__(key): str.__str__(text) for key, text in value.items()}
 
@@ -209,11 +212,11 @@ def identity(setting: str, value: UUID) -> UUID:
 
 
 def count(setting: str, value: int) -> int:
-    """Check a number of things: at least one.
+    """Check a number of things: at least one, and no more than an integer column holds.
 
     Raises:
-        ConfigError: Not an integer, or below 1.
+        ConfigError: Not an integer, below 1, or too large.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(setting, f"takes an integer of at least 1, not {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INTEGER:
+        raise ConfigError(setting, f"takes an integer of at least 1 and below 2 ** 31, not {_shown(value)}.")
     return value

@@ -78,7 +78,9 @@ def _given(task: str, text: str) -> dict[str, Any]:
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except UnicodeEncodeError:
+        raise ArgumentError(task, None, "the arguments are no UTF-8 text") from None
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ArgumentError(task, None, f'the arguments are no JSON object such as {{"n": 1}}: {error}') from None
 
 

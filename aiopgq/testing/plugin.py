@@ -10,6 +10,7 @@ import os
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 
 __all__ = ["aiopgq_dsn", "aiopgq_schema", "pytest_addoption"]
+
+_END_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,6 +84,16 @@ def _embedded() -> Iterator[str]:
             yield server.dsn
         finally:
             server.close()
+            _wait_for_end(Path(folder) / "server")
+
+
+def _wait_for_end(folder: Path) -> None:
+    """Wait until the server has left its folder, so that the folder can go."""
+    deadline = time.monotonic() + _END_SECONDS
+    while (folder / "data" / "postmaster.pid").exists() and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    # Its supervisor has a last word to write.
+    time.sleep(_LOOK_SECONDS)
 
 
 def _container() -> Iterator[str]:

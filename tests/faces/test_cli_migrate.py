@@ -72,5 +72,5 @@ def test_a_database_that_does_not_answer_gives_4(cli_alone):
     said = cli_alone("migrate")
 
     assert said.code == 4
-    assert said.err.startswith("Error: PostgreSQL did not answer in time")
+    assert said.err.startswith("Error: PostgreSQL cannot be reached or does not answer")
     assert said.err.count("\n") == 1

@@ -298,7 +298,7 @@ async def test_a_schema_of_that_name_that_is_there_already_is_left_alone(demo, e
 @pytest.mark.parametrize(
     ("args", "code", "reason"),
     [
-        (("--dsn", "postgresql://nobody@127.0.0.1:1/none"), 4, "did not answer"),
+        (("--dsn", "postgresql://nobody@127.0.0.1:1/none"), 4, "cannot be reached"),
         (("--dsn", "embedded:./data"), 2, "--keep"),
         (("--dsn", "postgresql://localhost/none", "--keep", "shop"), 2, "with --dsn there is none"),
     ],

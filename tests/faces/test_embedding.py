@@ -98,7 +98,7 @@ async def test_a_database_that_is_down_fails_the_start_of_the_server():
         code = await server.ended()
 
     assert code == 3
-    assert "PostgreSQL did not answer" in server.said
+    assert "PostgreSQL cannot be reached" in server.said
 
 
 async def test_a_worker_that_cannot_start_fails_the_start_of_an_aiohttp_app(empty_dsn):

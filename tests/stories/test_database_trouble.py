@@ -161,6 +161,22 @@ async def test_a_worker_that_cannot_listen_says_so_once_and_polls_every_second(d
         await (await task.enqueue()).result(timeout=5)
 
 
+async def test_a_worker_whose_listener_hangs_polls_every_second(dsn, proxy, journal):
+    # Not even a refusal wakes it: the connection is made, and then there is silence.
+    proxy.black_hole = True
+    jobs = App(dsn, listen_dsn=proxy.dsn)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(poll_interval=NEVER):
+        for runs in (1, 2):
+            await task.enqueue()
+            await eventually(lambda runs=runs: len(journal.jobs) == runs, within=4)
+
+
 async def test_a_listener_that_is_refused_tries_again_ever_more_slowly(dsn, proxy, sql, caplog):
     proxy.refusing = True
     jobs = App(dsn, listen_dsn=proxy.dsn)
@@ -252,9 +268,20 @@ async def test_jobs_end_once_whatever_connections_are_killed(jobs, journal, sql)
     assert {info.attempts for info in infos} == {1}
 
 
-async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, monkeypatch):
+@pytest.mark.parametrize("lost", ["claims", "settlements"])
+async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, monkeypatch, lost):
     monkeypatch.setattr("aiopgq._flow.claim._REREAD_INTERVAL", 0.1)
-    producer, consumer = App(dsn), App(proxy.dsn)
+    # Only answers go through the proxy, no notifications.
+    producer, consumer = App(dsn), App(proxy.dsn, listen_dsn=dsn)
+    settle, armed = Jobs.settle, []
+
+    async def settle_in_vain(self, *about, **options):
+        if armed:
+            armed.clear()
+            proxy.lose_answer = True
+        return await settle(self, *about, **options)
+
+    monkeypatch.setattr(Jobs, "settle", settle_in_vain)
     for app in (producer, consumer):
 
         @app.task(name="t", max_attempts=2, backoff=Backoff(base=0))
@@ -263,12 +290,16 @@ async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, monk
                 if fails and run.attempt == 1:
                     raise ValueError
 
-    async with producer, consumer, consumer.worker(concurrency=3):
+    async with producer, consumer, consumer.worker(concurrency=3, poll_interval=NEVER) as worker:
         handles = []
         fails = producer.task_named("t")
-        for number in range(8):
-            proxy.lose_answer = True
-            handles += await producer.enqueue_many([fails.call(n == number % 5) for n in range(5)])
+        for number in range(5):
+            await asleep(worker)
+            if lost == "claims":
+                proxy.lose_answer = True
+            else:
+                armed.append(number)
+            handles += await producer.enqueue_many([fails.call(n == number) for n in range(5)])
             await eventually(lambda: proxy.refusing, what="an answer got lost")
             proxy.refusing = False
         for job in handles:
@@ -276,8 +307,8 @@ async def test_jobs_end_once_whatever_answers_get_lost(dsn, proxy, journal, monk
         infos = [await job.info() for job in handles]
 
     # Five of a round, and one of them twice.
-    assert len(journal.jobs) == 8 * 6
-    assert sorted(info.attempts for info in infos) == [1] * 32 + [2] * 8
+    assert len(journal.jobs) == 5 * 6
+    assert sorted(info.attempts for info in infos) == [1] * 20 + [2] * 5
 
 
 async def test_a_claim_that_commits_after_its_answer_was_given_up_is_found_by_a_worker_that_sleeps(
@@ -592,3 +623,30 @@ async def test_a_job_that_can_neither_end_nor_be_buried_waits_for_a_person(jobs,
     assert "cannot be stored" in info.last_error
     assert (info.run_at - info.created_at).total_seconds() > 80_000
     assert len([one for one in caplog.records if "cannot be stored" in one.getMessage()]) <= 4
+
+
+async def test_a_job_whose_row_refuses_everything_does_not_keep_others_from_being_settled(jobs, sql, caplog):
+    await sql.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'not this one' USING ERRCODE = 'check_violation', CONSTRAINT = 'mine'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON aiopgq.jobs FOR EACH ROW
+            WHEN (NEW.task = 'cursed' AND NEW.status = 'pending') EXECUTE FUNCTION refuse();
+        CREATE TRIGGER refuse BEFORE INSERT ON aiopgq.dead_letters FOR EACH ROW
+            WHEN (NEW.task = 'cursed') EXECUTE FUNCTION refuse()""")
+
+    @jobs.task(name="cursed")
+    async def cursed() -> None:
+        raise ValueError("no")
+
+    @jobs.task(name="fine")
+    async def fine() -> str:
+        return "done"
+
+    async with jobs, jobs.worker():
+        job = await cursed.enqueue()
+        await eventually(lambda: caplog.text.count(f"of job {job.id} cannot be stored") == 3)
+        assert await (await fine.enqueue()).result(timeout=5) == "done"
+        assert caplog.text.count(f"of job {job.id} cannot be stored") == 3
+        assert (await job.info()).status == "claimed"
+    # Its incarnation has ended; whoever mends the table lets it run again.
+    await sql.execute("DELETE FROM aiopgq.jobs")

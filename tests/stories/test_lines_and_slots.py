@@ -37,7 +37,8 @@ async def asleep(worker):
 # order
 
 
-async def test_higher_priorities_run_first_and_equal_ones_in_their_order(jobs, journal):
+@pytest.mark.parametrize("concurrency", [1, 7])
+async def test_higher_priorities_run_first_and_equal_ones_in_their_order(jobs, journal, concurrency):
     numbers = []
 
     @jobs.task(name="t")
@@ -50,7 +51,7 @@ async def test_higher_priorities_run_first_and_equal_ones_in_their_order(jobs, j
     async with jobs:
         for n, priority in enumerate(priorities):
             await task.options(priority=priority).enqueue(n)
-        await jobs.worker(burst=True, concurrency=1).run()
+        await jobs.worker(burst=True, concurrency=concurrency).run()
 
     assert numbers == sorted(range(60), key=lambda n: (-priorities[n], n))
 

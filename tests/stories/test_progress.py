@@ -1,6 +1,7 @@
 """Progress: what a long run reports is seen while it runs, and a short run costs no write in between."""
 
 import asyncio
+import itertools
 import threading
 from uuid import uuid4
 
@@ -10,7 +11,8 @@ from proxy import Proxy
 from support import eventually
 
 from aiopgq import App, current_job
-from aiopgq.errors import JobCancelled, JobFailed
+from aiopgq._store.jobs import Jobs
+from aiopgq.errors import JobCancelled, JobFailed, StoreUnavailable
 
 STEAL = "UPDATE aiopgq.jobs SET claim_id = $2, progress = 1, current_stage = 'of another' WHERE id = $1"
 GIVE_BACK = """
@@ -161,24 +163,35 @@ async def test_a_percentage_that_is_none_is_refused_where_it_is_reported(jobs):
             assert f"takes 0 to 100, not {value!r}" in caught.value.last_error
 
 
-async def test_a_report_survives_the_loss_of_its_connection(jobs, sql):
-    go_on = asyncio.Event()
+async def test_a_report_survives_the_loss_of_its_connection(jobs, monkeypatch):
+    go_on, may_end = asyncio.Event(), asyncio.Event()
+    tries, mark = itertools.count(1), Jobs.mark
+
+    async def mark_with_trouble(self, marks):
+        if next(tries) in (2, 3):
+            raise StoreUnavailable("mark running jobs")
+        return await mark(self, marks)
+
+    monkeypatch.setattr(Jobs, "mark", mark_with_trouble)
 
     @jobs.task(name="t")
     async def task() -> None:
-        current_job().progress(50, stage="half")
+        current_job().progress(10)
         await go_on.wait()
+        current_job().progress(25, stage="a quarter")
+        current_job().progress(50, stage="half")
+        await may_end.wait()
 
     async with jobs, jobs.worker():
         job = await task.enqueue()
-        await sql.execute("""
-            SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-            WHERE datname = current_database() AND application_name = 'aiopgq pulse'""")
-        seen = await info_when(job, lambda info: info.progress, what="the progress is written after all")
+        await info_when(job, lambda info: info.progress == 10, what="the first report is written")
         go_on.set()
+        seen = await info_when(job, lambda info: info.progress == 50, what="the others are written after all")
+        may_end.set()
         await job.result(timeout=10)
 
-    assert (seen.progress, seen.current_stage, seen.events_count) == (50, "half", 1)
+    assert (seen.current_stage, seen.events_count) == ("half", 3)
+    assert next(tries) > 4
 
 
 async def test_a_run_that_has_lost_its_job_writes_nothing_more_and_says_so(jobs, journal, sql, caplog):
@@ -273,6 +286,7 @@ async def test_a_mark_brings_a_cancel_request_that_nobody_heard(dsn, monkeypatch
 
 async def test_a_beat_brings_a_cancel_request_that_nobody_heard(dsn, monkeypatch):
     monkeypatch.setattr("aiopgq._flow.pulse.BEAT_INTERVAL", 0.2)
+    monkeypatch.setattr("aiopgq._flow.report._TICK", 300)
     async with Proxy(dsn) as proxy:
         proxy.refusing = True
         jobs = App(dsn, listen_dsn=proxy.dsn)

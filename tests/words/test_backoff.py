@@ -37,7 +37,7 @@ def test_without_jitter_a_later_attempt_never_waits_less(backoff, attempt, later
 def test_jitter_spreads_to_both_sides_and_no_further(backoff, attempt, first, second):
     middle, other = (backoff.delay(attempt, lambda one=one: one) for one in (0.5, first))
 
-    assert abs(other - middle) <= middle * backoff.jitter * (1 + 1e-9) + 1e-300
+    assert abs(other - middle) <= middle * (backoff.jitter + 1e-9) + 1e-300
     if first <= second:
         assert other <= backoff.delay(attempt, lambda: second)
 
