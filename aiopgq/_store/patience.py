@@ -8,7 +8,7 @@ __all__ = ["Patience"]
 
 _FIRST: Final = 0.1
 _FACTOR: Final = 2.0
-_LONGEST: Final = 15.0
+_LONGEST: Final = 5.0
 
 
 class Patience:

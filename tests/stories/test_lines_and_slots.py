@@ -177,14 +177,14 @@ async def test_a_job_of_a_long_transaction_is_found_below_the_bound(jobs, journa
     async with jobs, jobs.worker(concurrency=2, poll_interval=NEVER):
         async with sql.transaction():
             await task.options(connection=sql).enqueue(-1)
-            await jobs.enqueue_many([task.call(n) for n in range(2000)])
-            await eventually(lambda: len(order) > 600, within=20)
-        await eventually(lambda: -1 in order, within=20)
-        assert order.index(-1) > 600
-        await eventually(lambda: len(order) == 2001, within=30)
+            await jobs.enqueue_many([task.call(n) for n in range(1500)])
+            await eventually(lambda: len(order) > 500, within=60)
+        await eventually(lambda: -1 in order, within=60)
+        assert order.index(-1) > 500
+        await eventually(lambda: len(order) == 1501, within=60)
 
     # Found by a sweep while there was other work, not when the line was empty at last.
-    assert order.index(-1) < 1900
+    assert order.index(-1) < 1450
 
 
 # slots
