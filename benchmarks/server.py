@@ -1,5 +1,6 @@
 """The PostgreSQL that is measured: one given, or an embedded one; and a fresh, migrated database for each run."""
 
+import fcntl
 import os
 import platform
 import secrets
@@ -15,6 +16,7 @@ import asyncpg
 
 from aiopgq import App
 from aiopgq.embedded import EmbeddedServer
+from aiopgq.embedded.supervisor import SUPERVISOR
 
 __all__ = ["Server", "running_server"]
 
@@ -97,6 +99,14 @@ async def running_server(dsn: str | None) -> AsyncIterator[Server]:
                 yield server
         finally:
             embedded.close()
+            await anyio.to_thread.run_sync(_wait_for_end, embedded.folder)
+
+
+def _wait_for_end(folder: Path) -> None:
+    """Wait until the server has left its folder, so that the folder can go."""
+    with (folder / SUPERVISOR).open("rb") as promise:
+        # Whoever minds the server holds this lock until it has stopped.
+        fcntl.flock(promise, fcntl.LOCK_EX)
 
 
 @asynccontextmanager

@@ -77,16 +77,6 @@ def test_data_outlive_the_last_user(folder, ask, eyes, eventually):
         assert ask(server.dsn, "select answer from kept") == 42
 
 
-def test_a_cold_start_takes_less_than_three_seconds_and_attaching_a_fifth(folder):
-    begun = time.perf_counter()
-    with EmbeddedServer.start(folder):
-        started = time.perf_counter()
-        with EmbeddedServer.start(folder):
-            attached = time.perf_counter()
-    assert started - begun < 3
-    assert attached - started < 0.2
-
-
 @pytest.mark.usefixtures("furnished")
 def test_closing_twice_is_closing_once(folder, eyes, eventually):
     server = EmbeddedServer.start(folder)
@@ -268,8 +258,10 @@ def test_the_server_goes_with_a_killed_supervisor_and_the_next_user_gets_a_new_o
     folder, users, ask, eyes, eventually
 ):
     assert users(folder).dsn
-    first = eyes.postmaster()
-    os.kill(eyes.supervisor(), signal.SIGKILL)
+    first, supervisor = eyes.postmaster(), eyes.supervisor()
+    os.kill(supervisor, signal.SIGKILL)
+    # Until the kill has arrived, the old supervisor vouches for the old server.
+    eventually(lambda: supervisor not in eyes.processes())
     with EmbeddedServer.start(folder) as server:
         assert eyes.postmaster() != first
         # Its files are free already; the process itself may take a moment to be reaped.
