@@ -13,6 +13,7 @@ from support import eventually
 
 from aiopgq import App, Backoff
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.patience import Patience
 from aiopgq._words.codec import Codec
 from aiopgq.errors import JobFailed, StoreUnavailable
 
@@ -650,3 +651,36 @@ async def test_a_job_whose_row_refuses_everything_does_not_keep_others_from_bein
         assert (await job.info()).status == "claimed"
     # Its incarnation has ended; whoever mends the table lets it run again.
     await sql.execute("DELETE FROM aiopgq.jobs")
+
+
+async def test_a_worker_outlives_a_function_that_is_missing_for_a_while(jobs, sql, caplog):
+    @jobs.task(name="t")
+    async def task() -> str:
+        return "done"
+
+    async with jobs, jobs.worker() as worker:
+        await sql.execute("ALTER FUNCTION aiopgq.complete_jobs RENAME TO complete_jobs_elsewhere")
+        job = await task.enqueue()
+        await eventually(lambda: "cannot settle" in caplog.text, what="the settlement is refused")
+        await sql.execute("ALTER FUNCTION aiopgq.complete_jobs_elsewhere RENAME TO complete_jobs")
+        assert await job.result(timeout=20) == "done"
+
+    assert worker.left_behind == 0
+
+
+async def test_a_stop_does_not_wait_for_the_pause_between_two_tries_to_settle(jobs, sql, monkeypatch):
+    monkeypatch.setattr(Patience, "failed", lambda *_: 300.0)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        pass
+
+    async with jobs, jobs.worker() as worker:
+        await sql.execute("ALTER FUNCTION aiopgq.complete_jobs RENAME TO complete_jobs_elsewhere")
+        job = await task.enqueue()
+        await eventually(lambda: worker._incarnation._settler.stuck_for, what="the settlement is refused")
+        await sql.execute("ALTER FUNCTION aiopgq.complete_jobs_elsewhere RENAME TO complete_jobs")
+
+    assert worker.left_behind == 0
+    async with jobs:
+        assert (await job.info()).status == "completed"
