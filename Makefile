@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 # pyright brings its node along; it need not ask the network for a newer self.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: setup demo test slow check format lint floors types sql coverage bench clean
+.PHONY: setup demo test slow chaos container test-matrix check format lint floors types sql coverage bench clean
 
 setup: $(READY)
 
@@ -29,7 +29,16 @@ test: setup
 	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not slow"
 
 slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --ignore=tests/chaos
+
+chaos: setup
+	$(BIN)/python -m pytest tests/chaos -m slow
+
+test-matrix: setup
+	$(BIN)/python tests/matrix.py $(MATRIX)
+
+container: setup
+	tests/container.sh
 
 check: format lint floors types sql
 

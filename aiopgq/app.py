@@ -18,9 +18,9 @@ from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
 from aiopgq._words.slots import Slots
 from aiopgq.call import Call, check_calls, common_connection
+from aiopgq.equipment import Equipment, Parentage
 from aiopgq.errors import AppNotOpen, ConfigError
 from aiopgq.handle import JobHandle
-from aiopgq.incarnation import Equipment
 from aiopgq.inspector import Inspector
 from aiopgq.opened import DatabaseSettings, Opened
 from aiopgq.registry import Registry
@@ -31,6 +31,7 @@ from aiopgq.worker import Drained, Worker, drain
 __all__ = ["App"]
 
 _DAY: Final = 86_400.0
+_BEAT_INTERVAL: Final = 5.0
 _MIB: Final = 1024 * 1024
 _FASTEST_POLL: Final = 0.01
 _MOST_STATEMENTS: Final = 100_000
@@ -160,6 +161,9 @@ class App(Registry, Generic[State]):
         poll_interval: float | timedelta = 5.0,
         shutdown_grace: float | timedelta = 30.0,
         job_log: bool = True,
+        lease: float | timedelta = 60.0,
+        hang_limit: float | timedelta = 300.0,
+        parent: Parentage | None = None,
     ) -> Worker:
         """Make a worker for this process.
 
@@ -173,6 +177,10 @@ class App(Registry, Generic[State]):
                 less than 0.01 is taken as that.
             shutdown_grace: Seconds running jobs may take to finish at the end. Default 30.
             job_log: Write an INFO line for each completed job.
+            lease: Seconds a silent worker keeps its jobs before others run them again. Default 60; at least 2:
+                a worker beats every five seconds, or four times a lease.
+            hang_limit: Seconds the event loop may be blocked before the worker gives itself up. Default 300.
+            parent: The process that watches over this one; `python -m aiopgq run` gives it.
 
         Raises:
             ConfigError: An option cannot be used.
@@ -205,6 +213,10 @@ class App(Registry, Generic[State]):
             poll_interval=max(_FASTEST_POLL, options.seconds("poll_interval", poll_interval)),
             shutdown_grace=options.seconds("shutdown_grace", shutdown_grace),
             job_log=job_log,
+            lease=options.lease("lease", lease),
+            beat_interval=min(_BEAT_INTERVAL, options.lease("lease", lease) / 4),
+            hang_limit=options.seconds("hang_limit", hang_limit),
+            parent=parent,
         )
 
     async def drain(

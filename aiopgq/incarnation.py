@@ -1,9 +1,7 @@
-"""One incarnation of a worker: wires the steps of a job's life together, and knows how to end.
+"""One incarnation of a worker: it claims under an id never used again, as long as its lease holds.
 
-    enqueue → wake → claim → run → settle
-
-The steps do not know each other. Here the sleeper decides when to look, the claimer fills free slots, the runner
-turns jobs into settlements, the settler writes them; pulse, report, listen and upkeep go beside.
+Wires the steps before a run: the sleeper decides when to look, the claimer fills free slots, the pulse says that the
+incarnation lives.
 """
 
 import asyncio
@@ -11,235 +9,206 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
-
-import anyio
 
 from aiopgq._flow.claim import Claimer
 from aiopgq._flow.listen import keep_listening
-from aiopgq._flow.pulse import LEASE, Pulse
-from aiopgq._flow.report import Reporter
-from aiopgq._flow.run import Runner
-from aiopgq._flow.settle import Settler
-from aiopgq._flow.upkeep import Upkeep
+from aiopgq._flow.pulse import Heart, Pulse
 from aiopgq._flow.wake import Sleeper
-from aiopgq._store.connection import ConnectSettings, Line
+from aiopgq._store.connection import Line
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.patience import Patience
-from aiopgq._words.clock import uuid7
-from aiopgq._words.conclusion import release, replace_unstorable
-from aiopgq._words.job import Settlement, WorkerIdentity
-from aiopgq._words.slots import Group, Slots
-from aiopgq._words.task import TaskDefinition
+from aiopgq._store.workers import Beat, Workers
+from aiopgq._words.clock import monotonic, uuid7
+from aiopgq._words.job import WorkerIdentity
+from aiopgq.equipment import Equipment, Manners
 from aiopgq.errors import StoreError
+from aiopgq.workshop import Workshop, first_of
 
-__all__ = ["Equipment", "Incarnation", "Manners"]
+__all__ = ["Incarnation"]
 
 log = logging.getLogger("aiopgq.worker")
 
-# A handler that ignores its cancellation for so long is left behind.
-_STUBBORN: Final = 2.0
-_LAST_SETTLEMENTS: Final = 10.0
 _FAREWELL: Final = 2.0
 _FEWEST_UNSETTLED: Final = 2000
-
-
-@dataclass(slots=True)
-class Equipment:
-    """What an App gives its workers.
-
-    Attributes:
-        connect: Where the database is.
-        listen: Where notifications come from; a direct connection if `connect` goes through a pooler.
-        tasks: The tasks known, by name and alias.
-        slots: The queues served, and how much may run at once.
-        state: Enters the App's state for one worker process.
-        retention: Seconds finished jobs are kept; 0 keeps nothing.
-        max_result_bytes: The largest result kept.
-        version: Of aiopgq, for the row of the worker.
-    """
-
-    connect: ConnectSettings
-    listen: ConnectSettings
-    tasks: Mapping[str, TaskDefinition]
-    slots: Slots
-    state: Callable[[], AbstractAsyncContextManager[None]]
-    retention: float
-    max_result_bytes: int
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manners:
-    """How a worker behaves.
-
-    Attributes:
-        name: How it is called in logs and in the errors of jobs.
-        burst: End when nothing is due.
-        poll_interval: Seconds between looks while asleep.
-        shutdown_grace: Seconds running jobs may take to finish at the end.
-        job_log: Write a line for each completed job.
-        parent: The process that watches over it, if there is one.
-    """
-
-    name: str
-    burst: bool
-    poll_interval: float
-    shutdown_grace: float
-    job_log: bool
-    parent: UUID | None
+_LAST_SETTLEMENTS: Final = 10.0
 
 
 class Incarnation:
-    """One life of a worker, from its registration to its last settlement, under an id never used again.
+    """One incarnation, from its registration to its last claim.
 
     Args:
         equipment: What the App gives.
-        manners: How it behaves.
-        stopping: Set when it shall end: no job is claimed any more.
-        hurry: Set when running jobs get no grace.
+        manners: How the worker behaves.
+        workshop: Where its jobs run and are settled; it outlives the incarnation.
+        stopping: Set when the worker shall end: no job is claimed any more.
 
     Attributes:
-        left_behind: After the end: jobs whose handlers ignored cancellation, and outcomes not written.
-        ended: How many runs ended with each kind of settlement.
+        lost: Why its lease is over; None while it holds.
+        claiming: Whether the last claim had an answer.
+        fenced: Set when the lease is over and its runs have ended, or been reported.
     """
 
-    def __init__(self, equipment: Equipment, manners: Manners, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
+    def __init__(self, equipment: Equipment, manners: Manners, workshop: Workshop, stopping: asyncio.Event) -> None:
         self._equipment = equipment
         self._manners = manners
+        self._workshop = workshop
         self._stopping = stopping
-        self._hurry = hurry
-        self._slots = equipment.slots
         self.identity = WorkerIdentity(
             id=uuid7(),
             name=manners.name,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=equipment.version,
-            parent=manners.parent,
+            parent=None if manners.parent is None else manners.parent.id,
         )
-        self.left_behind = 0
-        self.ended = {"completed": 0, "cancelled": 0, "failed": 0, "pending": 0}
-        self._lines = [Line(equipment.connect, purpose) for purpose in ("claim", "settle", "pulse")]
-        claiming, settling, self._beside = (Jobs(line) for line in self._lines)
-        tasks = list(equipment.tasks)
-        self._settler = Settler(settling, keep=equipment.retention > 0, refused=self._refused)
-        self._runner = Runner(
-            equipment.tasks,
-            manners.name,
-            self._slots.total,
-            self._finished,
-            max_result_bytes=equipment.max_result_bytes,
-            job_log=manners.job_log,
+        self.lost: str | None = None
+        self.claiming = False
+        self.fenced = asyncio.Event()
+        self._over = asyncio.Event()
+        self._left = False
+        self._deaf = asyncio.Event()
+        self._line = Line(equipment.connect, "claim")
+        jobs = Jobs(self._line)
+        heart = Heart(manners.lease, manners.beat_interval, manners.hang_limit, exits=manners.parent is not None)
+        self.pulse = Pulse(
+            equipment.listen,
+            self.identity.id,
+            heart,
+            draining=stopping.is_set,
+            heard=self._heard_beat,
+            lost=self._lose,
         )
-        self._pulse = Pulse(self._beside, self.identity.id, stopping.is_set, self._cancel)
-        self._claimer = Claimer(claiming, self.identity.id, tasks, self._pulse.fleet)
-        self._sleeper = Sleeper(
-            claiming, self._slots.queues, manners.poll_interval, self._claimer.seconds_until_due, self._pulse.fleet
+        self._claimer = Claimer(jobs, self.identity.id, list(equipment.tasks), lambda: self.pulse.fleet)
+        self.sleeper = Sleeper(
+            jobs,
+            equipment.slots.queues,
+            manners.poll_interval,
+            self._claimer.seconds_until_due,
+            lambda: self.pulse.fleet,
         )
-        self._reporter = Reporter(self._beside, self._runner.running, self._cancel)
-        self._upkeep = Upkeep(self._beside, tasks, equipment.retention)
 
-    def nudge(self) -> None:
-        """Look again at once: something was decided from outside."""
-        self._sleeper.nudge()
+    @property
+    def _ending(self) -> bool:
+        return self._stopping.is_set() or self.lost is not None
 
-    async def live(self, ready: asyncio.Future[None]) -> None:
-        """Register, claim and run jobs until told to stop, finish what runs.
+    async def register(self) -> None:
+        """Announce the incarnation.
 
-        Args:
-            ready: Set when jobs are claimed.
+        Raises:
+            StoreError: PostgreSQL refused, or did not answer.
         """
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._equipment.state())
-            for line in self._lines:
-                stack.push_async_callback(line.close)
-            await self._register()
-            await self._upkeep.work()
-            async with anyio.create_task_group() as beside:
-                deaf = asyncio.Event()
-                beside.start_soon(self._listen, deaf)
-                for loop in (self._settler.run, self._pulse.run, self._reporter.run, self._upkeep.run):
-                    beside.start_soon(loop)
-                ready.set_result(None)
-                try:
-                    await self._claim()
-                finally:
-                    # Whatever ends the claiming, what runs gets its end.
-                    with anyio.CancelScope(shield=True):
-                        await self._finish()
-                        deaf.set()
-                        await self._say_goodbye()
-                    beside.cancel_scope.cancel()
-        log.info("worker %s has stopped", self.identity.name)
+        try:
+            registered_at = await self._register()
+        except BaseException:
+            # It is given up, and another made: its connection must not stay behind.
+            await self._line.close()
+            raise
+        self.pulse.start(registered_at)
+        slots = self._equipment.slots
+        log.info("worker %s serves %s with %d slots", self.identity.name, ", ".join(slots.queues), slots.total)
 
-    async def _register(self) -> None:
-        for line in self._lines:
-            await line.open()
-        await self._beside.register_worker(
-            self.identity,
-            self._slots.queues,
-            list(self._equipment.tasks),
-            self._slots.total,
-            LEASE,
-            [pid for line in self._lines if (pid := line.backend_pid) is not None],
-        )
-        log.info(
-            "worker %s serves %s with %d slots", self.identity.name, ", ".join(self._slots.queues), self._slots.total
+    async def _register(self) -> float:
+        await self._line.open()
+        workers, slots = Workers(self._line), self._equipment.slots
+        keep, parent = self._equipment.retention > 0, self._manners.parent
+        if parent is not None:
+            parent.announce(self._equipment.connect, keep)
+            # Before the registration: a predecessor may have had the pid of this process.
+            for pid in parent.predecessors:
+                await workers.bury(parent.id, pid, keep=keep)
+        backends = [one for line in (self._line, *self._workshop.lines) if (one := line.backend_pid) is not None]
+        sent = monotonic()
+        await workers.register(
+            self.identity, slots.queues, list(self._equipment.tasks), slots.total, self._manners.lease, backends
         )
 
-    async def _listen(self, deaf: asyncio.Event) -> None:
+        return sent
+
+    async def listen(self) -> None:
+        """Hear about pending jobs and cancel requests until the incarnation leaves."""
+
         def heard(topic: str, payload: str) -> None:
             if topic == "cancel":
                 # Anybody may notify anything on this channel.
                 with contextlib.suppress(ValueError):
-                    self._cancel(UUID(payload))
+                    self._workshop.cancel(UUID(payload))
             else:
-                self._sleeper.heard(payload)
+                self.sleeper.heard(payload)
 
         def hearing(hears: bool) -> None:
-            self._sleeper.hearing(deaf=not hears)
+            self.sleeper.hearing(deaf=not hears)
 
-        await keep_listening(self._equipment.listen, ("", "cancel"), heard, hearing, deaf)
+        await keep_listening(self._equipment.listen, ("", "cancel"), heard, hearing, self._deaf)
 
-    async def _claim(self) -> None:
-        """Keep the slots filled until told to stop."""
+    async def claim(self) -> None:
+        """Keep the slots filled until told to stop, the lease is lost, or with burst nothing is due."""
         patience = Patience(log, "claim jobs")
         sweep = True
-        while not self._stopping.is_set():
+        while not self._ending:
             try:
                 if await self._look(sweep=sweep):
                     sweep = False
-                elif self._manners.burst and not self._runner.running:
-                    if sweep and not self._settler.unsettled:
+                elif self._manners.burst and not self._workshop.running:
+                    if sweep and not self._workshop.unsettled:
                         return
                     # What is being written may come back at once, as a retry without delay does.
-                    await self._settler.settled(_LAST_SETTLEMENTS)
+                    await self._workshop.settled(_LAST_SETTLEMENTS)
                     sweep = True
                 else:
-                    await self._sleeper.rest(partial(self._look, sweep=True))
+                    await self.sleeper.rest(partial(self._look, sweep=True))
                     sweep = True
                 patience.worked()
             except StoreError as error:
-                await _set_or_passed(self._stopping, patience.failed(error))
+                self.claiming = False
+                await first_of(self._stopping.wait(), self._over.wait(), asyncio.sleep(patience.failed(error)))
                 sweep = True
+
+    async def fence(self) -> None:
+        """When the lease is over: see that the runs end, whatever the claimer is still waiting for."""
+        await self._over.wait()
+        await self._workshop.end_all()
+        self.fenced.set()
+
+    async def give_back(self) -> None:
+        """Release what claims took whose answer was lost; no further claim would find it."""
+        with contextlib.suppress(StoreError):
+            for job in await self._claimer.leftovers():
+                self._workshop.accept(job, runs=False)
+
+    async def leave(self, *, retire: bool) -> None:
+        """Take the flags down and the row out; good manners only, so a database that hangs is not waited for."""
+        if self._left and not retire:
+            return
+        self._left = True
+        self._deaf.set()
+        await self.pulse.stop(_FAREWELL)
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self.sleeper.leave()
+                if retire:
+                    await Workers(self._line).retire(self.identity.id)
+        await self._line.close()
 
     async def _look(self, *, sweep: bool) -> bool:
         """Claim for every group of queues with free slots; True if there was work, no slot for it, or no time."""
-        groups = self._slots.groups()
-        if not groups or self._settler.unsettled > max(_FEWEST_UNSETTLED, 2 * self._slots.total):
-            await self._sleeper.pause()
+        groups = self._equipment.slots.groups()
+        if not groups or self._workshop.unsettled > max(_FEWEST_UNSETTLED, 2 * self._equipment.slots.total):
+            await self.sleeper.pause()
             return True
         # Looking takes the nudge that stop() gives, so whoever is stopped does not look.
-        while not self._stopping.is_set():
-            self._sleeper.looking()
-            found = await self._fill(groups, sweep=sweep)
-            self._sleeper.lower_flags()
+        while not self._ending:
+            self.sleeper.looking()
+            found = False
+            for group in groups:
+                for job in await self._claimer.claim(group, sweep=sweep):
+                    found = True
+                    self._workshop.accept(job, runs=not self._ending and self.pulse.holds)
+            # Here, not after the rest: whoever is asleep has claimed.
+            self.claiming = True
+            self.sleeper.lower_flags()
             due = (sweep and not found) or self._claimer.time_to_promote()
             promoted = due and await self._claimer.promote()
             if found or not promoted:
@@ -248,73 +217,14 @@ class Incarnation:
 
         return True
 
-    async def _fill(self, groups: list[Group], *, sweep: bool) -> bool:
-        found = False
-        for group in groups:
-            for job in await self._claimer.claim(group, sweep=sweep):
-                found = True
-                # A claim whose answer came late may find its slots taken.
-                if self._stopping.is_set() or not self._slots.take(job.queue):
-                    self._settler.add(release(job))
-                else:
-                    self._runner.start(job)
+    def _heard_beat(self, beat: Beat) -> None:
+        for job_id in beat.cancelled:
+            self._workshop.cancel(job_id)
 
-        return found
-
-    async def _finish(self) -> None:
-        """Let jobs finish for the grace, cancel and release the rest, write what is unsettled."""
-        running = self._runner.running
-        if running:
-            log.info("stopping: %d jobs may run for %g s more", len(running), self._manners.shutdown_grace)
-        await _first_of(self._runner.done(self._manners.shutdown_grace), self._hurry.wait())
-        self._runner.stop_all("shutdown")
-        await self._runner.done(_STUBBORN)
-        with contextlib.suppress(StoreError):
-            for job in await self._claimer.leftovers():
-                self._settler.add(release(job))
-        await self._settler.settled(_LAST_SETTLEMENTS)
-        self.left_behind = len(running) + self._settler.unsettled
-        if self.left_behind:
-            log.error(
-                "%d jobs are left behind: %d handlers ignore their cancellation, %d outcomes could not be written",
-                self.left_behind,
-                len(running),
-                self._settler.unsettled,
-            )
-
-    async def _say_goodbye(self) -> None:
-        """Take the flags down and the row out; good manners only, so a database that hangs is not waited for."""
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
-                await self._sleeper.leave()
-                if not self.left_behind:
-                    await self._beside.retire_worker(self.identity.id)
-
-    # what the steps are given
-
-    def _finished(self, settlement: Settlement) -> None:
-        self.ended[settlement.kind] += 1
-        self._settler.add(settlement)
-        # Jobs may be waiting for this very slot; a burst wants to know when all is done.
-        if self._slots.give_back(settlement.job.queue) or self._manners.burst:
-            self._sleeper.nudge()
-
-    def _cancel(self, job_id: UUID) -> None:
-        if (run := self._runner.running.get(job_id)) is not None:
-            self._runner.stop(run, "cancel")
-
-    def _refused(self, unstorable: Settlement, error: Exception) -> Settlement:
-        return replace_unstorable(unstorable, error, self.identity.name)
-
-
-async def _set_or_passed(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
-async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
+    def _lose(self, reason: str) -> None:
+        self.lost = reason
+        log.error("worker %s has lost its lease: %s; its jobs are cancelled here", self.identity.name, reason)
+        # Now, not when somebody looks: others may have begun to run these jobs.
+        self._workshop.runner.stop_all("lease")
+        self._over.set()
+        self.sleeper.nudge()

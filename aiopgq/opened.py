@@ -17,7 +17,9 @@ from aiopgq._flow.results import Results
 from aiopgq._store.connection import ConnectFactory, ConnectSettings, Line, Lines
 from aiopgq._store.dsn import EMBEDDED, find_dsn, masked, normal
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.pooler import check_pooler
 from aiopgq._store.schema import check_schema
+from aiopgq._store.trouble import StatementLost
 from aiopgq._words.job import NewJob
 from aiopgq.embedded import EmbeddedServer
 from aiopgq.errors import AppNotOpen, ConfigError, WrongLoop
@@ -123,7 +125,11 @@ class Opened:
         database = await settings.resolve()
         line = Line(database.connect, "check")
         try:
+            await check_pooler(line)
             await check_schema(line)
+        except StatementLost as error:
+            database.release()
+            raise ConfigError("statement_cache_size", error.remedy) from error
         except BaseException:
             database.release()
             raise

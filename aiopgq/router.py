@@ -288,6 +288,7 @@ class Declares:
         timeout: float | timedelta | None = options.DEFAULT_TIMEOUT,
         backoff: BackoffPolicy | None = None,
         fail_on: tuple[type[BaseException], ...] = (),
+        transactional: bool = False,
     ) -> _Decorator: ...
     def task(  # type: ignore[misc]  # the overloads say it precisely, the implementation loosely
         self,
@@ -302,6 +303,7 @@ class Declares:
         timeout: float | timedelta | None = options.DEFAULT_TIMEOUT,
         backoff: BackoffPolicy | None = None,
         fail_on: tuple[type[BaseException], ...] = (),
+        transactional: bool = False,
     ) -> Any:
         """Declare a function as a task; usable bare.
 
@@ -318,6 +320,7 @@ class Declares:
             timeout: Seconds (or a timedelta) one run may take; None for no limit. Default one hour.
             backoff: A Backoff, or a function from a Failure to seconds, a timedelta, or None to give up.
             fail_on: Exceptions that make the job a dead letter at once.
+            transactional: Run it inside a transaction, `current_job().connection`, in which its job is settled.
 
         Raises:
             ConfigError: An option cannot be used, or the function cannot be a task.
@@ -342,6 +345,7 @@ class Declares:
                 timeout=timeout,
                 backoff=backoff,
                 fail_on=fail_on,
+                transactional=transactional,
             )
             core = TaskCore(definition)
             self._declare(core)

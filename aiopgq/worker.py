@@ -1,6 +1,6 @@
 """The worker as programs hold it: its faces, its start and its end.
 
-What it does is in `incarnation.py`, which wires the steps of a job's life.
+It is one incarnation after another (`incarnation.py`), each working in the same workshop (`workshop.py`).
 """
 
 import asyncio
@@ -9,17 +9,45 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-from aiopgq._store.patience import Patience
-from aiopgq.errors import JobFailed, StoreUnavailable, UsageError
-from aiopgq.incarnation import Equipment, Incarnation, Manners
-from aiopgq.inspector import Inspector
+import anyio
 
-__all__ = ["Drained", "Worker", "drain"]
+from aiopgq._store.patience import Patience
+from aiopgq._words.clock import monotonic
+from aiopgq.equipment import Equipment, Manners, Parentage
+from aiopgq.errors import JobFailed, StoreError, StoreUnavailable, UsageError
+from aiopgq.incarnation import Incarnation
+from aiopgq.inspector import Inspector
+from aiopgq.workshop import Workshop
+
+__all__ = ["Drained", "Health", "Worker", "drain"]
 
 log = logging.getLogger("aiopgq.worker")
+
+# Outcomes that could not be written for so long are a failure of health.
+_STUCK: Final = 30.0
+
+
+class Health(NamedTuple):
+    """How a worker is.
+
+    Attributes:
+        listening: Notifications arrive; while they do not, it polls.
+        claiming: The last claim had an answer.
+        settling: Outcomes are written; False when some have waited for 30 seconds.
+        last_heartbeat: Seconds since the last acknowledged beat was sent; None before the first.
+        running: Jobs that run.
+        unsettled: Outcomes not written yet.
+    """
+
+    listening: bool
+    claiming: bool
+    settling: bool
+    last_heartbeat: float | None
+    running: int
+    unsettled: int
 
 
 class Worker:
@@ -48,7 +76,10 @@ class Worker:
         poll_interval: float,
         shutdown_grace: float,
         job_log: bool,
-        parent: UUID | None = None,
+        lease: float,
+        beat_interval: float,
+        hang_limit: float,
+        parent: Parentage | None = None,
     ) -> None:
         self._app = app
         self._equip = equip
@@ -59,6 +90,9 @@ class Worker:
             shutdown_grace=shutdown_grace,
             job_log=job_log,
             parent=parent,
+            lease=lease,
+            beat_interval=beat_interval,
+            hang_limit=hang_limit,
         )
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -67,6 +101,7 @@ class Worker:
         self._main: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
         self._incarnation: Incarnation | None = None
+        self._workshop: Workshop | None = None
         self.left_behind = 0
         self.ended: Mapping[str, int] = {}
 
@@ -177,21 +212,102 @@ class Worker:
         self._stopping.set()
         if now:
             self._hurry.set()
-        if self._incarnation is not None:
-            self._incarnation.nudge()
+        self._nudge()
 
     async def _work(self) -> None:
         assert self._ready is not None  # noqa: S101  # set by __aenter__
-        incarnation = self._incarnation = Incarnation(self._equip(), self._manners, self._stopping, self._hurry)
+        equipment = self._equip()
+        workshop = self._workshop = Workshop(equipment, self._manners, self._nudge, self._myself)
         try:
-            await incarnation.live(self._ready)
+            async with equipment.state():
+                await self._live(equipment, workshop, self._ready)
         except BaseException as error:
             if self._ready.done():
                 log.critical("the worker has died: %s", error, exc_info=error)
             raise
         finally:
-            self.left_behind = incarnation.left_behind
-            self.ended = incarnation.ended
+            await workshop.close()
+            self.left_behind = workshop.left_behind
+            self.ended = workshop.ended
+        log.info("worker %s has stopped", self._manners.name)
+
+    async def _live(self, equipment: Equipment, workshop: Workshop, ready: asyncio.Future[None]) -> None:
+        """Be one incarnation after the other until told to stop; what runs gets its end, whatever ends the claiming."""
+        await workshop.open()
+        incarnation = await self._born(equipment, workshop)
+        try:
+            await workshop.upkeep.work()
+            async with anyio.create_task_group() as beside:
+                for loop in workshop.loops:
+                    beside.start_soon(loop)
+                ready.set_result(None)
+                try:
+                    while True:
+                        beside.start_soon(incarnation.listen)
+                        beside.start_soon(incarnation.fence)
+                        await incarnation.claim()
+                        if incarnation.lost is None or self._stopping.is_set():
+                            break
+                        await incarnation.leave(retire=False)
+                        await incarnation.fenced.wait()
+                        if (reborn := await self._reborn(equipment, workshop)) is None:
+                            break
+                        incarnation = reborn
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await workshop.finish(self._hurry, incarnation.give_back)
+                        await incarnation.leave(retire=not workshop.left_behind)
+                    beside.cancel_scope.cancel()
+        finally:
+            await incarnation.leave(retire=False)
+
+    async def _born(self, equipment: Equipment, workshop: Workshop) -> Incarnation:
+        incarnation = self._incarnation = Incarnation(equipment, self._manners, workshop, self._stopping)
+        await incarnation.register()
+
+        return incarnation
+
+    async def _reborn(self, equipment: Equipment, workshop: Workshop) -> Incarnation | None:
+        """Return from a lost lease as a new incarnation, when the database is back; None if told to stop before."""
+        patience = Patience(log, "return as a new incarnation")
+        while not self._stopping.is_set():
+            try:
+                return await self._born(equipment, workshop)
+            except StoreError as error:
+                pause = patience.failed(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+
+        return None
+
+    def _nudge(self) -> None:
+        if self._incarnation is not None:
+            self._incarnation.sleeper.nudge()
+
+    def _myself(self) -> UUID | None:
+        return None if self._incarnation is None else self._incarnation.identity.id
+
+    def health(self) -> Health:
+        """Say how the worker is; safe to call at any time, asks nobody.
+
+        Returns:
+            Whether it listens, claims and settles, when it last beat, and how much is unsettled.
+        """
+        incarnation, workshop = self._incarnation, self._workshop
+        if incarnation is None or workshop is None:
+            return Health(False, False, True, None, 0, 0)  # noqa: FBT003  # a worker that has not begun
+        lives = self._main is not None and not self._main.done()
+        beat_at = incarnation.pulse.beat_at if lives else None
+
+        return Health(
+            listening=lives and not incarnation.sleeper.deaf,
+            claiming=lives and incarnation.claiming,
+            settling=workshop.stuck_for < _STUCK,
+            last_heartbeat=None if beat_at is None else monotonic() - beat_at,
+            running=workshop.running,
+            unsettled=workshop.unsettled,
+        )
 
 
 class Drained(NamedTuple):

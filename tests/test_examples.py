@@ -131,6 +131,12 @@ async def test_each_outcome_leaves_its_mark(empty_dsn):
     ]
 
 
+async def test_the_effects_of_a_job_happen_once(dsn):
+    said = await said_by("exactly_once.py", DATABASE_URL=sqlalchemy(dsn))
+
+    assert said.splitlines() == ["charged: 990 in attempt 2", "rows: 1", "rows: 0"]
+
+
 async def test_tasks_share_a_typed_state(dsn):
     assert await said_by("state.py", DATABASE_URL=dsn) == "post@example.org counts some users\n"
 

@@ -57,9 +57,11 @@ class Reporter:
         """Write what is new about the runs that have taken longer than a tick."""
         now = monotonic()
         self._marked &= self._running.keys()
+        # A row that is being settled in a transaction is locked; a mark would wait, and all others with it.
+        free = [run for run in self._running.values() if not (run.ending or run.settles_itself)]
         marks = [
             run.take_report(now)
-            for run in self._running.values()
+            for run in free
             if run.reported or (run.id not in self._marked and now - run.began >= _TICK)
         ]
         if not marks:

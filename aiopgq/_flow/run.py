@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import anyio
@@ -21,11 +21,31 @@ from aiopgq._words.clock import monotonic
 from aiopgq._words.conclusion import conclude, inconclusive, postpone
 from aiopgq._words.current import CurrentJob, StopReason, entered
 from aiopgq._words.job import ClaimedJob, Settlement
+from aiopgq._words.outcome import OUTCOMES
 from aiopgq._words.task import TaskDefinition
 
 __all__ = ["Runner"]
 
 log = logging.getLogger("aiopgq.run")
+
+
+class Transacting(Protocol):
+    """Who begins and ends transactions of runs; `transact.py` has it."""
+
+    async def begin(self, job: ClaimedJob) -> Any: ...
+
+    async def end(
+        self,
+        transaction: Any,
+        settlement: Settlement,
+        failed: Callable[[BaseException], Settlement],
+        *,
+        commits: bool,
+    ) -> Settlement | None: ...
+
+    async def complete_within(self, job: ClaimedJob, connection: Any, result: str | None) -> None: ...
+
+    async def confirm(self, settlement: Settlement) -> Settlement | None: ...
 
 
 class Runner:
@@ -36,6 +56,7 @@ class Runner:
         worker: The worker's name, for the errors it records.
         threads: How many `def` tasks run at once.
         finished: Called with each settlement, in the loop, when its run has ended.
+        transacting: Begins and ends the transactions of runs; None where there is no database.
         job_log: Write a line for each completed job.
     """
 
@@ -45,6 +66,7 @@ class Runner:
         worker: str,
         threads: int,
         finished: Callable[[Settlement], None],
+        transacting: Transacting | None = None,
         *,
         max_result_bytes: int,
         job_log: bool,
@@ -52,6 +74,7 @@ class Runner:
         self._tasks = tasks
         self._worker = worker
         self._finished = finished
+        self._transacting = transacting
         self._max_result_bytes = max_result_bytes
         self._job_log = job_log
         self._threads = anyio.CapacityLimiter(threads)
@@ -68,7 +91,7 @@ class Runner:
             self._finished(postpone(job))
             return
         definition = self._tasks[job.task]
-        run = CurrentJob(job, monotonic())
+        run = CurrentJob(job, monotonic(), None if self._transacting is None else self)
         self.running[job.id] = run
         self._all_done.clear()
         self._loop.create_task(self._run(run, definition))
@@ -78,13 +101,12 @@ class Runner:
 
     def stop(self, run: CurrentJob, reason: StopReason) -> None:
         """Ask a run to end: an async handler is cancelled, a thread sees `should_stop`."""
-        if run.stop_reason is None:
-            run.stop_reason = reason
-        elif reason != "shutdown":
+        if reason not in ("shutdown", "lease") and (run.ending or run.stop_reason is not None):
             # A handler on its way out is not disturbed again by every beat that repeats the request.
             return
+        run.stop_reason = run.stop_reason or reason
         # Without a handle it has not begun, and will not.
-        if run.handle is not None and not self._tasks[run.task].threaded:
+        if run.handle is not None and (run.ending or not self._tasks[run.task].threaded):
             run.handle.cancel()
 
     def stop_all(self, reason: StopReason) -> None:
@@ -115,6 +137,8 @@ class Runner:
                 call = partial(definition.function, *args, **kwargs)
                 value = await anyio.to_thread.run_sync(call, limiter=self._threads)
             else:
+                if definition.transactional and self._transacting is not None:
+                    run.transaction = await self._transacting.begin(run.job)
                 value = await definition.function(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001  # SystemExit of a handler must not end the worker
             failure = error
@@ -127,19 +151,80 @@ class Runner:
             run.timer.cancel()
         # The task holds the run by its context.
         run.handle = None
-        del self.running[run.id]
-        try:
-            settlement = conclude(
-                definition, run.job, value, failure, run.stop_reason, self._worker, self._max_result_bytes
-            )
-        except BaseException as error:  # noqa: BLE001  # a hostile exception or policy must not lose the job
-            settlement = inconclusive(run.job, error, self._worker)
+        settlement = self._concluded(run, definition, value, failure)
         if run.reported:
             settlement = settlement._replace(report=run.take_report(monotonic()))
+        if run.transaction is None and not run.settles_itself:
+            self._close(run, settlement, failure)
+            return
+        run.ending = True
+        # What the handler says by returning keeps its writes; a result that cannot be stored says nothing.
+        commits = failure is None and (settlement.kind == "completed" or isinstance(value, OUTCOMES))
+        # A task of its own: a cancellation on its way to the handler's does not reach a COMMIT.
+        run.handle = self._loop.create_task(self._end(run, definition, settlement, failure, commits=commits))
+
+    async def _end(
+        self,
+        run: CurrentJob,
+        definition: TaskDefinition,
+        settlement: Settlement,
+        failure: BaseException | None,
+        *,
+        commits: bool,
+    ) -> None:
+        """Wait for the end of the transaction that decides what becomes of the job."""
+        assert self._transacting is not None  # noqa: S101  # it has begun the transaction
+        transaction = run.transaction
+        ended: Settlement | None
+
+        def failed(error: BaseException) -> Settlement:
+            return self._concluded(run, definition, None, error)._replace(report=settlement.report)
+
+        try:
+            if transaction is None:
+                ended = await self._transacting.confirm(settlement)
+            else:
+                ended = await self._transacting.end(transaction, settlement, failed, commits=commits)
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the fence tells what became of the job
+            ended = inconclusive(run.job, error, self._worker)
+        run.handle = run.transaction = None
+        if ended is None:
+            self._close(run, settlement._replace(settled=True), failure, tells=False)
+        else:
+            self._close(run, ended, failure)
+        if transaction is not None:
+            await transaction.release()
+
+    def _concluded(
+        self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None
+    ) -> Settlement:
+        try:
+            return conclude(definition, run.job, value, failure, run.stop_reason, self._worker, self._max_result_bytes)
+        except BaseException as error:  # noqa: BLE001  # a hostile exception or policy must not lose the job
+            return inconclusive(run.job, error, self._worker)
+
+    def _close(
+        self, run: CurrentJob, settlement: Settlement, failure: BaseException | None, *, tells: bool = True
+    ) -> None:
+        del self.running[run.id]
         self._finished(settlement)
         if not self.running:
             self._all_done.set()
-        self._tell(run, settlement, failure)
+        if tells:
+            self._tell(run, settlement, failure)
+
+    async def settle_with(self, run: CurrentJob, connection: Any, result: Any) -> None:
+        """Complete the job of a run in the transaction of its handler.
+
+        Raises:
+            JobLost: It is no longer the run's.
+            UsageError: The connection is not in a transaction.
+            ValueError: The result cannot be encoded.
+        """
+        assert self._transacting is not None  # noqa: S101  # the run would not have called
+        text = self._tasks[run.task].codec.encode_result(result, self._max_result_bytes)
+        run.settles_itself = True
+        await self._transacting.complete_within(run.job, connection, text)
 
     def _tell(self, run: CurrentJob, settlement: Settlement, failure: BaseException | None) -> None:
         job = run.job

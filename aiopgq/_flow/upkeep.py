@@ -11,6 +11,7 @@ from typing import Final
 
 from aiopgq._store.jobs import Jobs, Unserved
 from aiopgq._store.patience import Patience
+from aiopgq._store.workers import Workers
 from aiopgq._words.clock import monotonic
 from aiopgq.errors import StoreError, StoreUnavailable
 
@@ -34,13 +35,15 @@ class Upkeep:
     """The upkeep done by one incarnation.
 
     Args:
-        jobs: The store.
+        jobs: The store of jobs.
+        workers: The store of workers.
         tasks: Names the worker knows.
         retention: Seconds the archive keeps jobs.
     """
 
-    def __init__(self, jobs: Jobs, tasks: Sequence[str], retention: float) -> None:
+    def __init__(self, jobs: Jobs, workers: Workers, tasks: Sequence[str], retention: float) -> None:
         self._jobs = jobs
+        self._workers = workers
         self._tasks = list(tasks)
         self._retention = retention
         self._tables_at: float | None = None
@@ -75,7 +78,7 @@ class Upkeep:
             # Somebody reads the archive, a backup perhaps; no reason not to start or to complain.
             log.debug("the partitions of the archive wait for the next pass: %s", error)
         else:
-            await self._jobs.forget_workers(_FORGET_WORKERS)
+            await self._workers.forget(_FORGET_WORKERS)
             self._tables_at = monotonic()
 
     async def _look_for_unserved(self) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["check_connection", "fetch_foreign", "in_transaction"]
+__all__ = ["check_connection", "fetch_foreign", "in_transaction", "is_asyncpg"]
 
 _SQLALCHEMY: Final = ("AsyncSession", "AsyncConnection", "async_scoped_session")
 _ASYNCPG: Final = ("Connection", "PoolConnectionProxy")
@@ -60,6 +60,11 @@ def in_transaction(connection: Any) -> bool:
         return bool(connection.is_in_transaction())
     except Exception:  # noqa: BLE001  # a connection given back to its pool answers with errors of its driver
         return False
+
+
+def is_asyncpg(connection: Any) -> bool:
+    """Tell whether it is a connection of asyncpg, where each statement outside a transaction is one of its own."""
+    return _kind(connection) == "asyncpg"
 
 
 def _kind(connection: Any) -> str | None:

@@ -15,16 +15,16 @@ from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.foreign import fetch_foreign
 from aiopgq._store.statements import statement
 from aiopgq._store.trouble import NoPartition
-from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement, WorkerIdentity
+from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement
 
 __all__ = [
     "Asleep",
-    "Beat",
     "Filters",
     "Jobs",
     "Outstanding",
     "Promotion",
     "Unserved",
+    "complete_foreign",
     "enqueue_foreign",
 ]
 
@@ -41,6 +41,7 @@ _NEW_JOB_TYPES: Final = (
     "float8[]",
     "text[]",
 )
+_COMPLETE_TYPES: Final = ("uuid", "uuid", "text", "boolean")
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
 
@@ -58,14 +59,6 @@ class Promotion(NamedTuple):
     promoted: int
     reached: datetime | None
     next_in: float | None
-
-
-class Beat(NamedTuple):
-    """Answer to a heartbeat: still alive, live incarnations in all, own jobs that shall be cancelled."""
-
-    alive: bool
-    fleet: int
-    cancelled: list[UUID]
 
 
 class Unserved(NamedTuple):
@@ -102,10 +95,10 @@ class Jobs:
 
     def __init__(self, line: Fetcher) -> None:
         self._line = line
-        self._schema: str = line.settings.schema
+        self.schema: str = line.settings.schema
 
     async def _fetch(self, doing: str, name: str, *args: Any) -> list[Any]:
-        return await fetch_whole(self._line, doing, statement(name, self._schema), *args)
+        return await fetch_whole(self._line, doing, statement(name, self.schema), *args)
 
     # enqueue
 
@@ -211,42 +204,14 @@ class Jobs:
                 )
         return {row[0] for row in rows}
 
-    # stay alive
+    async def still_claimed(self, job: ClaimedJob, *, terminate: bool) -> bool:
+        """Tell whether a run still owns its job, once the transaction that may have settled it has ended.
 
-    async def register_worker(
-        self,
-        worker: WorkerIdentity,
-        queues: Sequence[str],
-        tasks: Sequence[str],
-        concurrency: int,
-        lease: float,
-        backend_pids: Sequence[int],
-    ) -> None:
-        """Announce a new incarnation."""
-        await self._fetch(
-            "register the worker",
-            "register_worker",
-            worker.id,
-            worker.parent,
-            worker.name,
-            worker.host,
-            worker.pid,
-            worker.version,
-            queues,
-            tasks,
-            concurrency,
-            lease,
-            backend_pids,
-        )
-
-    async def heartbeat(self, worker: UUID, *, draining: bool) -> Beat:
-        """Beat once."""
-        [row] = await self._fetch("beat", "heartbeat", worker, draining)
-        return Beat(row[0], row[1], list(row[2] or ()))
-
-    async def retire_worker(self, worker: UUID) -> None:
-        """Say that an incarnation has ended."""
-        await self._fetch("retire the worker", "retire_worker", worker)
+        With `terminate`, whatever backend still holds that transaction is ended.
+        """
+        doing = "see whether a job is still claimed"
+        [row] = await self._fetch(doing, "still_claimed", job.id, job.claim_id, terminate)
+        return bool(row[0])
 
     # upkeep
 
@@ -257,10 +222,6 @@ class Jobs:
     async def drop_partitions(self, retention: float) -> int:
         """Drop the days of the archive that are past the retention."""
         return await self._upkeep("drop partitions of the archive", "drop_partitions", retention)
-
-    async def forget_workers(self, after: float) -> int:
-        """Delete the rows of incarnations that ended so many seconds ago."""
-        return await self._upkeep("forget dead workers", "forget_workers", after)
 
     async def hold_unknown(self, tasks: Sequence[str], limit: int) -> int:
         """Take jobs of tasks nobody knows out of the line."""
@@ -349,6 +310,14 @@ async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], 
 
     # The caller's connection may have a codec of its own for uuid.
     return {UUID(str(row[0])) for row in rows}
+
+
+async def complete_foreign(connection: Any, schema: str, job: ClaimedJob, result: str | None, *, keep: bool) -> bool:
+    """Complete a job in the transaction of its handler, on his connection; False if it is no longer his."""
+    sql = statement("complete_within", schema)
+    [row] = await fetch_foreign(connection, sql, _COMPLETE_TYPES, [job.id, job.claim_id, result, keep])
+
+    return bool(row[0])
 
 
 def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:

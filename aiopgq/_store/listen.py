@@ -1,7 +1,8 @@
 """The LISTEN connection: one per process, outside every pool, and sceptical about itself.
 
-A half-open socket gives no sign, and a pooler accepts LISTEN without ever delivering. So the listener proves
-itself by a NOTIFY to itself at start, and pings on its own timer; whoever depends on it is told when it is deaf.
+A half-open socket gives no sign, and a pooler accepts LISTEN without ever delivering. So the listener proves itself
+by a NOTIFY at start, and pings on its own timer; whoever depends on it is told when it is deaf. Behind a pooler the
+NOTIFY comes from a second connection: one's own would come back by the server process that sent it.
 """
 
 import asyncio
@@ -11,8 +12,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 from aiopgq._store.connection import CLOSE_TIMEOUT, ConnectSettings
+from aiopgq._store.pooler import is_direct
 from aiopgq._store.statements import channel
-from aiopgq._store.trouble import translated
+from aiopgq._store.trouble import Undelivered, translated
 from aiopgq.errors import StoreUnavailable
 
 __all__ = ["Ear", "listen"]
@@ -40,6 +42,7 @@ async def listen(settings: ConnectSettings, topics: tuple[str, ...], ear: Ear, s
 
     Raises:
         StoreUnavailable: The connection cannot be made, was lost, or delivers no notifications.
+        Undelivered: It delivers none because it leads through a pooler.
         StoreError: PostgreSQL refused LISTEN (a server in recovery does).
     """
     lost = asyncio.Event()
@@ -59,17 +62,41 @@ async def listen(settings: ConnectSettings, topics: tuple[str, ...], ear: Ear, s
         connection = await settings.open("listen")
         try:
             connection.add_termination_listener(lambda _: lost.set())
-            for name in (*by_channel, proof):
-                await _in_time(connection.add_listener(name, hear))
-            await _in_time(connection.execute("SELECT pg_notify($1, $2)", proof, token))
+            await _in_time(connection.add_listener(proof, hear))
             async with asyncio.timeout(PROOF_TIMEOUT):
-                await proven.wait()
+                direct = await is_direct(connection)
+                await (_notify(connection, proof, token) if direct else _notify_from_elsewhere(settings, proof, token))
+            await _hear(proven, direct=direct)
+            for name in by_channel:
+                await _in_time(connection.add_listener(name, hear))
             ear.listening()
             await _until_lost(connection, lost, stop)
         finally:
             await _close(connection)
     if not stop.is_set():
         raise StoreUnavailable("the listening connection was lost")
+
+
+async def _notify(connection: Any, name: str, token: str) -> None:
+    await connection.execute("SELECT pg_notify($1, $2)", name, token)
+
+
+async def _notify_from_elsewhere(settings: ConnectSettings, name: str, token: str) -> None:
+    other = await settings.open("listen")
+    try:
+        await _notify(other, name, token)
+    finally:
+        other.terminate()
+
+
+async def _hear(proven: asyncio.Event, *, direct: bool) -> None:
+    try:
+        async with asyncio.timeout(PROOF_TIMEOUT):
+            await proven.wait()
+    except TimeoutError:
+        if direct:
+            raise
+        raise Undelivered from None
 
 
 async def _until_lost(connection: Any, lost: asyncio.Event, stop: asyncio.Event) -> None:

@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -30,7 +30,7 @@ from aiopgq.errors import MigrationChanged, SchemaAhead, SchemaBehind, SchemaErr
 
 __all__ = ["OLDEST_SCHEMA", "Migration", "check_schema", "migrate", "migrations", "pending", "script"]
 
-OLDEST_SCHEMA: Final = 6
+OLDEST_SCHEMA: Final = 8
 PARTITION_DAYS: Final = 14
 
 # Another migrator may be at work on a large table; whoever waits for it stops nobody.
@@ -199,8 +199,8 @@ async def pending(settings: ConnectSettings) -> tuple[Migration, ...]:
 async def migrate(settings: ConnectSettings) -> tuple[Migration, ...]:
     """Apply the migrations that are missing, and make the archive's partitions.
 
-    Any number of processes may call it at once. If nothing is missing, a role that may only use the schema
-    suffices.
+    Any number of processes may call it at once. If nothing is missing, the role of a producer suffices; the
+    partitions are then left to the workers.
 
     Returns:
         The migrations this call applied.
@@ -282,7 +282,8 @@ def _record(migration: Migration) -> tuple[int, str, str, int, str]:
 @asynccontextmanager
 async def _connected(settings: ConnectSettings) -> AsyncIterator[Any]:
     with translated("migrate", settings.schema):
-        connection = await settings.open("migrate")
+        # Each statement is sent once; prepared, a pooler would lose it between our transactions.
+        connection = await replace(settings, statement_cache_size=0).open("migrate")
         try:
             yield connection
         finally:
@@ -355,6 +356,9 @@ async def _make_partitions(connection: Any, schema: str) -> None:
                 # The function itself waits for locks even more briefly.
                 await connection.fetch(statement("make_partitions", schema), PARTITION_DAYS)
                 return
+        except asyncpg.InsufficientPrivilegeError:
+            logger.debug("The partitions of schema %r are left to the workers: this role may not make them.", schema)
+            return
         except _MET_OTHERS:
             if not tries_left:
                 raise

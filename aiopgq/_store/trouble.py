@@ -9,7 +9,16 @@ import asyncpg
 
 from aiopgq.errors import ConfigError, RowRefused, StoreError, StoreUnavailable
 
-__all__ = ["PASSING", "Conflict", "NoPartition", "NotSent", "Undefined", "translated"]
+__all__ = [
+    "PASSING",
+    "Conflict",
+    "NoPartition",
+    "NotSent",
+    "StatementLost",
+    "Undefined",
+    "Undelivered",
+    "translated",
+]
 
 # The server is going, coming, full, read-only for a while, or the line to it broke.
 PASSING: Final = (
@@ -32,6 +41,7 @@ PASSING: Final = (
 # Class 22 data, 23 constraints, 54 limits: one row is at fault, the others may pass.
 _CULPRIT_CLASSES: Final = ("22", "23", "54")
 _CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_LOST_STATEMENT: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 _UNDEFINED: Final = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedFunctionError,
@@ -45,6 +55,32 @@ class Conflict(StoreError):
 
 class NotSent(StoreUnavailable):
     """No connection could be made, so the statement was certainly not carried out."""
+
+
+class StatementLost(NotSent):
+    """A pooler gave us a server process that knows other prepared statements; nothing was carried out.
+
+    Attributes:
+        remedy: What is wrong, and what to set.
+    """
+
+    remedy: Final = (
+        "the pooler between us and PostgreSQL loses prepared statements. Set statement_cache_size=0 (or "
+        "AIOPGQ_STATEMENT_CACHE_SIZE=0), or max_prepared_statements in PgBouncer 1.21 or later."
+    )
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(f"{doing}: {self.remedy.removesuffix('.')}")
+
+
+class Undelivered(StoreError):
+    """LISTEN was accepted, and a notification sent from elsewhere never came."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The connection leads through a pooler that delivers no notifications. Give listen_dsn (or "
+            "AIOPGQ_LISTEN_DSN), a direct connection; until then jobs are found by looking every second."
+        )
 
 
 class Undefined(StoreError):
@@ -64,6 +100,7 @@ def translated(doing: str, schema: str) -> Iterator[None]:
         Conflict: Repeat it whole.
         RowRefused: A row is at fault.
         NoPartition: The archive lacks a day.
+        StatementLost: A pooler lost a prepared statement.
         Undefined: A table or function is not there.
         ConfigError: The DSN cannot be used.
         StoreError: Anything else PostgreSQL says.
@@ -72,6 +109,8 @@ def translated(doing: str, schema: str) -> Iterator[None]:
         yield
     except _CONFLICTS as error:
         raise Conflict(f"{doing}: {_brief(error)}") from error
+    except _LOST_STATEMENT as error:
+        raise StatementLost(doing) from error
     except _UNDEFINED as error:
         raise Undefined(
             f"PostgreSQL refused to {doing} ({error.sqlstate}): {_brief(error)}. Schema {schema!r} is not as "

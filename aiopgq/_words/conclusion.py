@@ -12,13 +12,25 @@ from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.outcome import OUTCOMES, Cancel, Fail, Outcome, Retry, Snooze
 from aiopgq._words.task import TaskDefinition
 
-__all__ = ["conclude", "inconclusive", "postpone", "release", "replace_unstorable"]
+__all__ = ["NotBegun", "conclude", "inconclusive", "postpone", "release", "replace_unstorable"]
 
 # A job that cannot be run here just now comes back after so many seconds.
 _POSTPONED: Final = 1.0
 # A job that can neither end nor be buried waits for a person, a day at a time.
 _SET_ASIDE: Final = 86_400.0
 _REFUSED: Final = "the outcome"
+
+
+class NotBegun(Exception):
+    """A run's transaction could not be begun, so its handler was never called.
+
+    Attributes:
+        after: Seconds until it may be tried again.
+    """
+
+    def __init__(self, after: float) -> None:
+        self.after = after
+        super().__init__("the transaction of the run could not be begun")
 
 
 def conclude(
@@ -43,6 +55,8 @@ def conclude(
     """
     if isinstance(failure, OUTCOMES):
         return _told(definition, job, failure, failure, worker)
+    if isinstance(failure, NotBegun):
+        return Settlement(job, "pending", delay=failure.after, refund=True)
     if failure is not None:
         return _failed(definition, job, failure, stopped, worker)
     if isinstance(value, OUTCOMES):
@@ -119,7 +133,7 @@ def _failed(
     stopped: StopReason | None,
     worker: str,
 ) -> Settlement:
-    if stopped == "shutdown":
+    if stopped in ("shutdown", "lease"):
         return release(job)
     if stopped == "cancel":
         return Settlement(job, "cancelled", reason="cancelled while it ran")

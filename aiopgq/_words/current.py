@@ -9,16 +9,20 @@ import msgspec
 
 from aiopgq._words.failure import storable
 from aiopgq._words.job import ClaimedJob, Mark
-from aiopgq.errors import ConfigError, NoCurrentJob
+from aiopgq.errors import ConfigError, NoCurrentJob, UsageError
 
 __all__ = ["CurrentJob", "StopReason", "current_job", "entered"]
 
-StopReason = Literal["timeout", "cancel", "shutdown"]
+StopReason = Literal["timeout", "cancel", "shutdown", "lease"]
 _LONGEST_STAGE: Final = 200
 
 
 class _Cancellable(Protocol):
     def cancel(self) -> Any: ...
+
+
+class _Home(Protocol):
+    async def settle_with(self, run: "CurrentJob", connection: Any, result: Any) -> None: ...
 
 
 class CurrentJob:
@@ -27,25 +31,33 @@ class CurrentJob:
     Attributes:
         job: The row as it was claimed.
         began: Monotonic seconds when the run began.
-        stop_reason: Why the run was asked to end: timeout, cancel, shutdown, or None.
+        stop_reason: Why the run was asked to end: timeout, cancel, shutdown, lease (others may run it now), or None.
     """
 
     __slots__ = (
         "_headers",
+        "_home",
         "began",
+        "ending",
         "events",
         "handle",
         "job",
         "percent",
         "reported",
+        "settles_itself",
         "stage",
         "stop_reason",
         "timer",
+        "transaction",
     )
 
-    def __init__(self, job: ClaimedJob, began: float) -> None:
+    def __init__(self, job: ClaimedJob, began: float, home: _Home | None = None) -> None:
         self.job = job
         self.began = began
+        self._home = home
+        self.transaction: Any = None
+        self.settles_itself = False
+        self.ending = False
         self.handle: _Cancellable | None = None
         self.timer: _Cancellable | None = None
         self.stop_reason: StopReason | None = None
@@ -97,6 +109,50 @@ class CurrentJob:
     def should_stop(self) -> bool:
         """Whether the run was asked to end; `def` tasks look at it, since a thread cannot be cancelled."""
         return self.stop_reason is not None
+
+    @property
+    def connection(self) -> Any:
+        """The asyncpg connection of a transactional task: what it writes there commits together with its outcome.
+
+        It is in a transaction; `async with current_job().connection.transaction():` makes a savepoint.
+
+        Raises:
+            ConfigError: The task is not transactional, or the run has ended.
+        """
+        if self.transaction is None:
+            raise ConfigError(
+                "current_job().connection",
+                f"task {self.task!r} has none. It takes @task(transactional=True), and a worker that runs it.",
+            )
+        return self.transaction.connection
+
+    async def settle_with(self, connection: Any, result: Any = None) -> None:
+        """Complete the job inside a transaction that the handler has opened itself, as its last statement.
+
+        If that transaction commits, the job is completed, whatever the handler does afterwards; if it rolls back,
+        the job is settled by what the handler returns or raises, as usual.
+
+        Args:
+            connection: An asyncpg Connection, or a SQLAlchemy AsyncSession or AsyncConnection.
+            result: The job's result, instead of what the handler returns.
+
+        Raises:
+            JobLost: The job belongs to another worker by now; let it pass, so that the transaction rolls back.
+            UsageError: The task is transactional, no transaction is open, or no worker runs it.
+            ValueError: The result cannot be encoded.
+            TypeError: connection is of no kind we know; the message lists what works.
+
+        Example:
+            >>> async def charge(order_id: int) -> None:
+            ...     async with Session.begin() as session:
+            ...         session.add(Charge(order_id=order_id))
+            ...         await current_job().settle_with(session)
+        """
+        if self._home is None:
+            raise UsageError("settle_with(…) settles a job in the database, and no worker has claimed this one.")
+        if self.transaction is not None:
+            raise UsageError(f"Task {self.task!r} is transactional: it is settled by what it returns.")
+        await self._home.settle_with(self, connection, result)
 
     def progress(self, percent: float, *, stage: str | None = None) -> None:
         """Report how far the run is; written together with others about once a second.

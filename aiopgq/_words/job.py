@@ -85,6 +85,7 @@ class Settlement(NamedTuple):
         delay: Seconds until a pending job is due.
         refund: Whether the attempt is given back.
         report: What the run reported last and nobody has written yet.
+        settled: Whether it is written already, in the transaction of its run.
     """
 
     job: ClaimedJob
@@ -95,6 +96,7 @@ class Settlement(NamedTuple):
     delay: float = 0.0
     refund: bool = False
     report: Mark | None = None
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

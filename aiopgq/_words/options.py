@@ -26,6 +26,7 @@ __all__ = [
     "count",
     "headers",
     "identity",
+    "lease",
     "moment",
     "name",
     "number",
@@ -44,6 +45,7 @@ MOST: Final = 1e300
 _NAME_BYTES: Final = 200
 _SMALLINT: Final = (-32768, 32767)
 _INTEGER: Final = 2**31 - 1
+_SHORTEST_LEASE: Final = 2.0
 _HEADERS_BYTES: Final = 65_536
 
 
@@ -220,3 +222,17 @@ def count(setting: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INTEGER:
         raise ConfigError(setting, f"takes an integer of at least 1 and below 2 ** 31, not {_shown(value)}.")
     return value
+
+
+def lease(setting: str, value: float | timedelta) -> float:
+    """Check a lease: at least two seconds, so that beats fit into it.
+
+    Raises:
+        ConfigError: Not a duration, or too short.
+    """
+    length = seconds(setting, value)
+    if length < _SHORTEST_LEASE:
+        raise ConfigError(
+            setting, f"{length:g} s is too short for beats to fit into it; at least {_SHORTEST_LEASE:g} s."
+        )
+    return length

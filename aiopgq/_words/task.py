@@ -30,6 +30,7 @@ class TaskDefinition:
         fail_on: Exceptions that make the job a dead letter at once.
         codec: Between calls and stored arguments.
         threaded: A `def` function; it runs in a thread.
+        transactional: It runs inside a transaction in which its job is settled.
     """
 
     function: Callable[..., Any]
@@ -43,6 +44,7 @@ class TaskDefinition:
     fail_on: tuple[type[BaseException], ...]
     codec: Codec
     threaded: bool
+    transactional: bool = False
 
 
 def define(
@@ -56,6 +58,7 @@ def define(
     timeout: float | timedelta | None = options.DEFAULT_TIMEOUT,
     backoff: BackoffPolicy | None = None,
     fail_on: tuple[type[BaseException], ...] = (),
+    transactional: bool = False,
 ) -> TaskDefinition:
     """Check what a decorator was told.
 
@@ -79,6 +82,13 @@ def define(
             raise ConfigError(f"task {name!r}, fail_on", f"takes exception classes, not {error!r}.")
     if timeout is not None and options.seconds("timeout", timeout) == 0:
         raise ConfigError(f"task {name!r}, timeout", "0 seconds end every run; use None for no limit.")
+    if not isinstance(transactional, bool):
+        raise ConfigError(f"task {name!r}, transactional", f"takes True or False, not {transactional!r}.")
+    if transactional and not inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"task {name!r}, transactional",
+            "takes a coroutine function: its connection belongs to the event loop, and a `def` task runs in a thread.",
+        )
     codec = Codec(name, function)
     if codec.outcome_only:
         raise ConfigError(
@@ -98,6 +108,7 @@ def define(
         fail_on=tuple(fail_on),
         codec=codec,
         threaded=not inspect.iscoroutinefunction(function),
+        transactional=transactional,
     )
 
 

@@ -7,14 +7,17 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import anyio
 
+from aiopgq._store.connection import ConnectSettings
 from aiopgq.cli.logs import configure
-from aiopgq.cli.orders import Orders
+from aiopgq.cli.orders import DONE, Orders, Whereabouts
 from aiopgq.cli.plain import one_line
 from aiopgq.cli.target import load
+from aiopgq.equipment import Parentage
 from aiopgq.errors import AiopgqError
 from aiopgq.worker import Worker
 
@@ -38,10 +41,12 @@ def main(target: str, orders: Orders) -> int:
             poll_interval=brief.poll_interval,
             shutdown_grace=brief.shutdown_grace,
             job_log=brief.job_log,
+            parent=Parentage(brief.parent, brief.predecessors, partial(_announce, orders)),
         )
         anyio.run(_work, worker, orders, backend_options={"use_uvloop": brief.uvloop})
     except BaseException as error:  # noqa: BLE001  # whatever ends a worker process, its parent is told
         return _report(error, orders)
+    orders.report(DONE)
 
     return 0
 
@@ -62,6 +67,10 @@ async def _work(worker: Worker, orders: Orders) -> None:
         orders.end(code)
     if failure is not None:
         raise failure
+
+
+def _announce(orders: Orders, connect: ConnectSettings, keep: bool) -> None:
+    orders.announce(Whereabouts(connect.dsn, connect.schema, keep))
 
 
 def _report(error: BaseException, orders: Orders) -> int:

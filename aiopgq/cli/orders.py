@@ -11,13 +11,16 @@ import signal
 import threading
 import time
 from typing import Final, Protocol
+from uuid import UUID
 
 import msgspec
 
-__all__ = ["HURRY", "LAST_CALL", "STOP", "Brief", "Orders"]
+__all__ = ["DONE", "HURRY", "LAST_CALL", "STOP", "Brief", "Orders", "Whereabouts"]
 
 STOP: Final = b"stop\n"
 HURRY: Final = b"hurry\n"
+# The last word of a worker process that came to its end; a handler may call os._exit(0).
+DONE: Final = "done"
 # What a hurried worker needs at most; who does not end in this time is stuck.
 LAST_CALL: Final = 4.0
 # After the grace: handlers are cancelled, outcomes written, connections closed.
@@ -43,6 +46,8 @@ class Brief(msgspec.Struct, frozen=True):
         log_level: For logging, None if it was not said.
         log_format: Likewise.
         uvloop: Whether to use it.
+        parent: The id of the parent.
+        predecessors: Pids of its children that ended.
     """
 
     dsn: str | None
@@ -57,6 +62,22 @@ class Brief(msgspec.Struct, frozen=True):
     log_level: str | None
     log_format: str | None
     uvloop: bool
+    parent: UUID
+    predecessors: tuple[int, ...] = ()
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where the jobs of a worker process are, for its parent to look after when it has died.
+
+    Attributes:
+        dsn: Where the database is; empty if the App makes its connections by a function of its own.
+        schema: The schema of its tables.
+        keep: Whether finished jobs are kept.
+    """
+
+    dsn: str
+    schema: str
+    keep: bool
 
 
 class _Stop(Protocol):
@@ -125,6 +146,11 @@ class Orders:
         """Tell the parent why this process ends."""
         with contextlib.suppress(OSError):
             os.write(self._reports, text.encode(errors="backslashreplace")[:_CHUNK])
+
+    def announce(self, whereabouts: Whereabouts) -> None:
+        """Tell the parent where the jobs of this process are."""
+        with contextlib.suppress(OSError):
+            os.write(self._reports, msgspec.json.encode(whereabouts) + b"\n")
 
     def end(self, code: int) -> None:
         """End the process at once: threads and handlers that do not stop are not waited for."""

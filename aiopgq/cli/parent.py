@@ -1,7 +1,8 @@
 """The parent of the worker processes: starts them, passes signals on, starts another when one dies.
 
-It imports no App and opens no connection, so what takes a worker down does not take it down. Its children are spawned,
-never forked, each in a process group of its own: Ctrl-C in a terminal reaches the parent only, and the parent decides.
+It imports no App, and opens no connection while all is well, so what takes a worker down does not take it down. Its
+children are spawned, never forked, each in a process group of its own: Ctrl-C in a terminal reaches the parent only,
+and the parent decides. A child that dies is declared dead at once, so that its jobs run again.
 
 If the parent dies here, however it does, the pipes to its children end, and they stop by themselves.
 """
@@ -13,14 +14,18 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 import msgspec
+from msgspec import structs
 
-from aiopgq.cli.orders import HURRY, LAST_CALL, STOP, Brief
+from aiopgq.cli.orders import DONE, HURRY, LAST_CALL, STOP, Brief, Whereabouts
+from aiopgq.cli.undertaker import declare_dead
 
 __all__ = ["Parent"]
 
@@ -36,6 +41,8 @@ _LONG_LIFE: Final = 60.0
 _PATIENCE: Final = LAST_CALL + 0.7
 _LONGEST_REPORT: Final = 65_536
 _ORDERED: Final = (signal.SIGINT, signal.SIGTERM)
+_MOST_DEAD: Final = 100
+_FUNERAL: Final = 2.0
 _NEVER: Final = float("inf")
 
 
@@ -110,13 +117,19 @@ class _Child:
         with contextlib.suppress(BrokenPipeError):  # it is dead already
             os.write(self._orders, line)
 
-    def report(self) -> str:
-        """Return what it reported; it is dead."""
+    def report(self) -> tuple[Whereabouts | None, str]:
+        """Return where its jobs are, and why it says it ended; it is dead."""
         os.set_blocking(self._reports, False)
         try:
-            return os.read(self._reports, _LONGEST_REPORT).decode(errors="replace")
+            lines = os.read(self._reports, _LONGEST_REPORT)
         except BlockingIOError:  # a process of its own holds the pipe open
-            return ""
+            return None, ""
+        whereabouts = None
+        while lines.startswith(b"{"):
+            line, _, lines = lines.partition(b"\n")
+            whereabouts = msgspec.json.decode(line, type=Whereabouts)
+
+        return whereabouts, lines.decode(errors="replace")
 
     def close(self) -> None:
         """Close the pipes."""
@@ -148,7 +161,10 @@ class Parent:
     def __init__(self, target: str, brief: Brief, processes: int) -> None:
         self._target = target
         self._burst = brief.burst
-        self._brief = msgspec.json.encode(brief) + b"\n"
+        self._brief = brief
+        # The next child declares them dead as well: it reaches the database whatever way the App has.
+        self._dead: deque[int] = deque(maxlen=_MOST_DEAD)
+        self._undertakers: list[threading.Thread] = []
         self._seats = [_Seat() for _ in range(processes)]
         self._asked = 0
         self._kill_at = _NEVER
@@ -177,6 +193,8 @@ class Parent:
         for seat in self._seats:
             if seat.child is not None:
                 seat.child.close()
+        for undertaker in self._undertakers:
+            undertaker.join(_FUNERAL)
 
     def _until(self) -> float:
         """Return the seconds until something is to be done."""
@@ -187,11 +205,15 @@ class Parent:
         for seat in self._seats:
             if seat.start_at <= time.monotonic():
                 try:
-                    seat.child = _Child(self._target, self._brief)
+                    brief = structs.replace(self._brief, predecessors=tuple(self._dead))
+                    seat.child = _Child(self._target, msgspec.json.encode(brief) + b"\n")
                 except OSError as error:
                     self._start_later(seat, f"cannot start a worker process ({error})")
                 else:
                     seat.start_at = _NEVER
+                    # The pid of a dead one may be that of a living one now.
+                    with contextlib.suppress(ValueError):
+                        self._dead.remove(seat.child.process.pid)
                     log.info("started worker process %d", seat.child.process.pid)
 
     def _start_later(self, seat: _Seat, reason: str) -> None:
@@ -232,7 +254,10 @@ class Parent:
             child = seat.child
             if child is None or (code := child.process.poll()) is None:
                 continue
-            report = child.report()
+            whereabouts, report = child.report()
+            died, report = bool(code) or report != DONE, report.removesuffix(DONE)
+            if died:
+                self._declare_dead(child.process.pid, whereabouts)
             child.close()
             seat.child = None
             obituary = _obituary(child, code, report)
@@ -240,9 +265,18 @@ class Parent:
                 self._give_up(code, report or obituary)
             elif not (self._asked or self._burst or self._code):
                 self._bury(seat, child, obituary)
-            elif code:
+            elif died:
                 log.error("%s", obituary)
                 self._code = self._code or _FAILED
+
+    def _declare_dead(self, pid: int, whereabouts: Whereabouts | None) -> None:
+        """A child has ended, so its incarnations are dead: what they still own is run again, at once."""
+        self._dead.append(pid)
+        if whereabouts is not None and whereabouts.dsn:
+            declare = partial(declare_dead, whereabouts, self._brief.parent, pid)
+            undertaker = threading.Thread(target=declare, name="aiopgq undertaker", daemon=True)
+            undertaker.start()
+            self._undertakers = [one for one in self._undertakers if one.is_alive()] + [undertaker]
 
     def _give_up(self, code: int, report: str) -> None:
         """No worker can work: end the run."""
@@ -252,7 +286,7 @@ class Parent:
         self._stop()
 
     def _bury(self, seat: _Seat, child: _Child, obituary: str) -> None:
-        """A child died though nobody asked it to; its jobs stay claimed until its lease ends."""
+        """A child died though nobody asked it to."""
         if time.monotonic() - child.began >= _LONG_LIFE:
             seat.pause = _FIRST_PAUSE
         self._start_later(seat, obituary)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import click
 
+from aiopgq._words.clock import uuid7
 from aiopgq.cli.logs import LEVELS, configure
 from aiopgq.cli.orders import Brief
 from aiopgq.cli.parent import Parent
@@ -79,6 +80,7 @@ def run(
         raise click.ClickException("run needs pipes and signals of POSIX; embed the worker with `jobs.worker()`")
     configure(log_level, log_format)
     brief = Brief(
+        parent=uuid7(),
         dsn=reach.dsn,
         schema=reach.schema,
         queues=dict(queue),

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, TypeVar, overload
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -117,6 +117,7 @@ async def perform(
     max_attempts: int | None = None,
     headers: Mapping[str, str] | None = None,
     state: Any = UNSET,
+    connection: Any = None,
 ) -> Run[R]: ...
 @overload
 async def perform(
@@ -127,6 +128,7 @@ async def perform(
     max_attempts: int | None = None,
     headers: Mapping[str, str] | None = None,
     state: Any = UNSET,
+    connection: Any = None,
     **kwargs: Any,
 ) -> Run[R]: ...
 async def perform(
@@ -137,6 +139,7 @@ async def perform(
     max_attempts: int | None = None,
     headers: Mapping[str, str] | None = None,
     state: Any = UNSET,
+    connection: Any = None,
     **kwargs: Any,
 ) -> Run[Any]:
     """Run a task once, as a worker would, without a database.
@@ -152,6 +155,7 @@ async def perform(
         max_attempts: How many runs there may be. Default: what the call or the task says.
         headers: Headers of the job. Default: those of the call.
         state: What `jobs.state` is during the run.
+        connection: What `current_job().connection` of a transactional task is; its transaction is left to you.
         kwargs: Keyword arguments of the task.
 
     Raises:
@@ -175,6 +179,8 @@ async def perform(
     lent = None if isinstance(state, Unset) else lent_state.set(state)
     try:
         runner.start(job)
+        if connection is not None:
+            runner.running[job.id].transaction = _Lent(connection)
     finally:
         if lent is not None:
             lent_state.reset(lent)
@@ -229,6 +235,12 @@ async def enqueued(task: Enqueuer[..., Any], *, connection: Any = None) -> list[
     ]
 
 
+class _Lent(NamedTuple):
+    """A transaction that is begun and ended by the test."""
+
+    connection: Any
+
+
 class _Once(Runner):
     """Runs one job, and keeps what a worker would have settled."""
 
@@ -245,6 +257,7 @@ class _Once(Runner):
         )
 
     def _finish(self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None) -> None:
+        run.transaction = None
         super()._finish(run, definition, value, failure)
         if not self.ended.done():
             self.ended.set_result(_seen(run, definition, value, failure, self._settlements[-1]))

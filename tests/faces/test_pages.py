@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import re
+import secrets
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -12,14 +13,22 @@ import asyncpg
 import pytest
 from support import eventually
 
-from aiopgq import App, Worker
+from aiopgq import App, Worker, app, worker
+from aiopgq._flow import enqueue, pulse, upkeep
+from aiopgq._store import connection as store_connection
+from aiopgq._store import listen, patience
+from aiopgq._words import options
 from aiopgq._words.job import FINAL, Status
 from aiopgq._words.options import UNSET
+from aiopgq.cli import orders, parent
+from aiopgq.cli.run import run
 from aiopgq.router import Enqueuer
+from aiopgq.worker import Health
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 LIFE = (ROOT / "docs" / "life-of-a-job.md").read_text()
 
 
@@ -106,8 +115,8 @@ async def test_a_process_holds_the_connections_the_page_tells(dsn):
             release.set()
             await asyncio.gather(*results)
             assert await held() == told
-            assert told.total() == 10
-            assert re.search(r"\*\*4 . workers \+ 6 . open Apps\*\*", CONFIGURATION)
+            assert told.total() == 11
+            assert re.search(r"\*\*5 . workers \+ 6 . open Apps\*\*", CONFIGURATION)
 
         async def all_gone():
             return not await held()
@@ -140,3 +149,89 @@ def test_the_floors_a_contributor_reads_of_are_those_that_are_checked():
     assert [set(re.findall(r"aiopgq/(\w+)", row[0])) for row in rows] == [
         set(re.findall(r"\w+", one)) for one in checked
     ]
+
+
+def default(function, name):
+    return inspect.signature(function).parameters[name].default
+
+
+async def test_the_operators_page_tells_every_time_as_it_is():
+    lease, beat = default(App.worker, "lease"), app._BEAT_INTERVAL
+    known = {
+        "lease": lease,
+        "beat": beat,
+        "own deadline": pulse._OWN_SHARE * lease,
+        "last notice": pulse._LAST_NOTICE,
+        "hang limit": default(App.worker, "hang_limit"),
+        "timeout of a run": options.DEFAULT_TIMEOUT,
+        "shutdown grace": default(App.worker, "shutdown_grace"),
+        "end of a `run` process": orders._AFTER_GRACE,
+        "hurry": orders.LAST_CALL,
+        "statement": store_connection.STATEMENT_TIMEOUT,
+        "connect": store_connection.CONNECT_TIMEOUT,
+        "longest pause": patience._LONGEST,
+        "enqueue": enqueue.DEADLINE,
+        "poll": default(App.worker, "poll_interval"),
+        "ping": listen.PING_INTERVAL,
+        "stuck": worker._STUCK,
+        "upkeep": upkeep._PASS,
+        "restart": parent._FIRST_PAUSE,
+    }
+    rows = table(OPERATIONS, "Times")
+
+    assert {what: float(number) for what, number, _, _ in rows} == known
+    settings = [code(setting) for _, _, setting, _ in rows if setting]
+    assert [one for one in settings if one not in inspect.signature(App.worker).parameters] == ["timeout"]
+    # Four beats fit into a lease, and what ignores the deadline ends before others take its jobs.
+    assert 4 * beat <= lease
+    assert pulse._OWN_SHARE * lease + pulse._LAST_NOTICE < lease
+
+
+def test_the_operators_page_quotes_what_the_log_says():
+    sources = [re.sub(r'"\s*\n\s*f?"', "", file.read_text()) for file in (ROOT / "aiopgq").rglob("*.py")]
+    said = [line for row in table(OPERATIONS, "Failures") for line in re.findall(r"`([^`]*)`", row[1]) if " " in line]
+    # What a loop cannot do is put into a sentence they share.
+    pieces = {
+        piece.strip(" ():;") for line in said for piece in re.split("…|cannot |, trying|^can | again(?=, after)", line)
+    }
+
+    assert len(said) > 8
+    assert [piece for piece in pieces if piece and not any(piece in source for source in sources)] == []
+
+
+def test_the_operators_page_knows_all_that_health_tells():
+    told = set(re.findall(r"`(\w+)`", OPERATIONS[OPERATIONS.index("`worker.health()`") :].partition("\n\n")[0]))
+
+    assert told == set(Health._fields)
+
+
+def test_the_operators_page_tells_the_exit_codes_as_the_help_does():
+    told = dict(table(OPERATIONS, "Exit codes of `run`"))
+    helped = dict(re.findall(r"^  (\d)  (.+)$", run.epilog, re.MULTILINE))
+
+    def first_words(text):
+        return re.split("[:;]", text.replace("`", ""))[0]
+
+    assert {code: first_words(text) for code, text in told.items()} == {
+        code: first_words(text) for code, text in helped.items()
+    }
+
+
+async def test_the_lines_that_grant_roles_can_be_run_as_they_stand(dsn):
+    [lines] = re.findall(r"```sql\n(.*?)```", OPERATIONS, re.DOTALL)
+    suffix = secrets.token_hex(6)
+    made = [f"{role}_{suffix}" for role in re.findall(r"CREATE ROLE (\w+)", lines)]
+    own = re.sub(r"(?<=ROLE )\w+|(?<=\(')\w+", lambda role: f"{role[0]}_{suffix}", lines)
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(own)
+        able = [
+            await connection.fetchval("SELECT has_table_privilege($1::text, 'aiopgq.jobs', 'UPDATE')", role)
+            for role in made
+        ]
+    finally:
+        for role in made:
+            await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await connection.close()
+
+    assert dict(zip(made, able, strict=True)) == {f"web_{suffix}": False, f"worker_{suffix}": True}

@@ -48,6 +48,20 @@ def nowhere():
 # perform
 
 
+async def test_a_transactional_task_is_performed_on_a_connection_of_the_test(jobs, dsn):
+    @jobs.task(transactional=True)
+    async def book(amount: int) -> int:
+        return await current_job().connection.fetchval("SELECT $1::integer + 1", amount)
+
+    connection = await asyncpg.connect(dsn)
+    run = await perform(book, 41, connection=connection)
+    await connection.close()
+    without = await perform(book, 41)
+
+    assert run.result == 42
+    assert isinstance(without.error, ConfigError)
+
+
 async def test_a_performed_task_gets_arguments_that_went_through_the_codec(nowhere):
     seen = []
 

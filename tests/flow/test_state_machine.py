@@ -13,6 +13,7 @@ from invariants import LAWS
 
 from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.jobs import EARLIEST, Jobs
+from aiopgq._store.workers import Workers
 from aiopgq._words.clock import uuid7
 from aiopgq._words.job import Mark, NewJob, Settlement, WorkerIdentity
 
@@ -26,6 +27,10 @@ SEEN = """
 TIME_PASSES = """
     UPDATE aiopgq.jobs SET run_at = clock_timestamp() - interval '1 second'
     WHERE status = 'pending' AND place IS NULL AND id = ANY ($1)"""
+SOON = """
+    SELECT count(*) FROM aiopgq.jobs WHERE id = ANY ($1)
+      AND run_at < clock_timestamp() + 1.2 * power(4, attempts - 1) * interval '1 second' AND place IS NULL"""
+LATER = "UPDATE aiopgq.jobs SET run_at = run_at + interval '1 hour' WHERE id = ANY ($1)"
 LINE = "SELECT id, queue, priority, place FROM aiopgq.jobs WHERE id = ANY ($1)"
 
 
@@ -68,12 +73,16 @@ class Expected:
 
 @dataclass
 class World:
-    """Three fake workers, a database, and the model."""
+    """Three fake workers that live, others that are dead, a database, and the model."""
 
     jobs: Jobs
+    store: Workers
     sql: asyncpg.Connection
     dice: random.Random
-    workers: list[UUID]
+    # How often each living one has beaten.
+    beats: dict[UUID, int] = field(default_factory=dict)
+    # The parent and the pid of every one that ever was.
+    processes: dict[UUID, tuple[UUID, int]] = field(default_factory=dict)
     model: dict[UUID, Expected] = field(default_factory=dict)
     # Every row a claim ever gave, whoever holds the job now.
     claims: list = field(default_factory=list)
@@ -131,7 +140,7 @@ class World:
         assert await self.jobs.enqueue([self.new_job(one) for one in self.some_ids()], once=True) == set()
 
     async def claim(self):
-        worker, claim_id = self.dice.choice(self.workers), uuid4()
+        worker, claim_id = self.some_worker(), uuid4()
         tasks = list(TASKS[: self.dice.choice([1, 2])])
         slots = {queue: self.dice.randint(1, 3) for queue in self.dice.sample(QUEUES, self.dice.randint(1, 2))}
         ready = defaultdict(list)
@@ -201,6 +210,9 @@ class World:
     async def settled(self, kind, batch):
         ours = {one.job.id for one in batch if self.is_current(one.job)}
         assert await self.jobs.settle(kind, batch, keep=True) == ours
+        if self.dice.random() < 0.3:
+            # As whoever does not know whether it was committed.
+            assert await self.jobs.settle(kind, batch, keep=True) == set()
         self.tell(f"{kind}: {len(ours)} of {len(batch)}")
 
     async def mark(self):
@@ -271,11 +283,85 @@ class World:
         for job in held:
             job.held = None
 
+    # workers
+
+    def some_worker(self):
+        """Return a worker, mostly a living one: what the dead have sent may arrive late."""
+        return self.dice.choice(list(self.beats if self.dice.random() < 0.8 else self.processes))
+
+    async def populate(self):
+        """Register workers until three live; some are children of one process, one after the other."""
+        while len(self.beats) < 3:
+            worker, process = uuid4(), (uuid4(), self.dice.randint(1, 9))
+            if self.processes and self.dice.random() < 0.3:
+                process = self.dice.choice(list(self.processes.values()))
+            await self.store.register(
+                WorkerIdentity(worker, "w", "h", process[1], "0", process[0]), QUEUES, TASKS, 5, 60.0, []
+            )
+            self.beats[worker], self.processes[worker] = 0, process
+
     async def beat(self):
-        worker = self.dice.choice(self.workers)
-        beat = await self.jobs.heartbeat(worker, draining=False)
+        worker = self.some_worker()
+        beat = await self.store.heartbeat(worker, draining=False)
+        lives = worker in self.beats
         wanted = {one for one, job in self.model.items() if job.worker_id == worker and job.cancel_requested}
-        assert (beat.alive, beat.fleet, set(beat.cancelled)) == (True, len(self.workers), wanted)
+        assert (beat.alive, beat.fleet, set(beat.cancelled)) == (lives, len(self.beats), wanted)
+        if lives:
+            self.beats[worker] += 1
+
+    async def taken_back(self, workers):
+        """Expect that the jobs of workers go back; return how many."""
+        taken = {one: job for one, job in self.model.items() if job.worker_id in workers}
+        for job in taken.values():
+            if job.cancel_requested:
+                job.leave("cancelled")
+                continue
+            job.errors += 1
+            if job.attempts >= job.max_attempts:
+                job.leave("failed")
+            else:
+                job.status, job.claim_id, job.worker_id, job.in_line = "pending", None, None, False
+        # Their backoff is short; when they come due is up to the story.
+        waiting = [one for one, job in taken.items() if job.status == "pending"]
+        assert await self.sql.fetchval(SOON, waiting) == len(waiting)
+        await self.sql.execute(LATER, waiting)
+        self.tell(f"{len(taken)} jobs taken back")
+        return len(taken)
+
+    async def rescue(self):
+        """The beat of a worker was seen to stand still, mostly; it may have beaten since, or be dead."""
+        worker = self.some_worker()
+        seen = self.beats.get(worker, 0) - (self.dice.random() < 0.3)
+        taken = await self.store.rescue(worker, seen, keep=True)
+        if self.beats.get(worker) != seen:
+            assert taken is None
+            return
+        del self.beats[worker]
+        assert taken == await self.taken_back([worker])
+        await self.populate()
+
+    async def bury(self):
+        """A parent saw a child end, with all incarnations that it was."""
+        parent, pid = self.processes[self.some_worker()]
+        assert await self.store.bury(uuid4(), pid, keep=True) == 0
+        assert await self.store.bury(parent, pid + 1, keep=True) == 0
+        dead = [worker for worker in self.beats if self.processes[worker] == (parent, pid)]
+        for worker in dead:
+            del self.beats[worker]
+        taken = await self.store.bury(parent, pid, keep=True)
+        assert taken == await self.taken_back(dead)
+        await self.populate()
+
+    async def retire(self):
+        worker = self.some_worker()
+        await self.store.retire(worker)
+        self.beats.pop(worker, None)
+        await self.populate()
+
+    async def rescue_orphans(self):
+        """Claims that were committed after their worker was given up."""
+        taken = await self.store.rescue_orphans(keep=True)
+        assert taken == await self.taken_back(self.processes.keys() - self.beats.keys())
 
     async def check(self):
         """The tables show what the model says, each job once."""
@@ -300,7 +386,11 @@ STEPS = {
     World.promote: 2,
     World.hold_unknown: 1,
     World.free_known: 1,
-    World.beat: 1,
+    World.beat: 2,
+    World.rescue: 1,
+    World.bury: 1,
+    World.retire: 1,
+    World.rescue_orphans: 1,
 }
 
 
@@ -318,20 +408,21 @@ async def sql(dsn):
     await connection.close()
 
 
-async def registered(jobs, count=3):
+async def registered(line, count=3):
     workers = [uuid4() for _ in range(count)]
     for worker in workers:
-        await jobs.register_worker(WorkerIdentity(worker, "w", "h", 1, "0"), QUEUES, TASKS, 5, 60.0, [])
+        await Workers(line).register(WorkerIdentity(worker, "w", "h", 1, "0"), QUEUES, TASKS, 5, 60.0, [])
     return workers
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_tables_follow_the_model_step_by_step(line, sql, seed):
-    jobs, dice = Jobs(line), random.Random(seed)
-    world = World(jobs, sql, dice, await registered(jobs))
+    dice = random.Random(seed)
+    world = World(Jobs(line), Workers(line), sql, dice)
+    await world.populate()
     await world.enqueue()
     steps = Counter()
-    for step in dice.choices(list(STEPS), list(STEPS.values()), k=300):
+    for step in dice.choices(list(STEPS), list(STEPS.values()), k=400):
         if not world.model:
             await world.enqueue()
         world.tell(step.__name__)
@@ -343,6 +434,8 @@ async def test_the_tables_follow_the_model_step_by_step(line, sql, seed):
             error.add_note("the story: " + ", ".join(world.story[-20:]))
             raise
 
+    await world.rescue_orphans()
+    await world.check()
     assert set(steps) == set(STEPS)
     assert {job.status for job in world.model.values()} >= {"completed", "failed", "cancelled", "pending"}
     assert [law for law, rows in LAWS.items() if await sql.fetch(rows)] == []
@@ -410,7 +503,7 @@ class FakeWorker:
 async def test_workers_beside_each_other_never_hold_a_job_together_nor_lose_one(dsn, sql):
     lines = [Line(ConnectSettings(dsn, "aiopgq"), "test") for _ in range(3)]
     stores = [Jobs(line) for line in lines]
-    ids = await registered(stores[0])
+    ids = await registered(lines[0])
     holders = {}
     workers = [FakeWorker(store, one, seed, holders) for seed, (store, one) in enumerate(zip(stores, ids, strict=True))]
     made = itertools.count()

@@ -8,7 +8,7 @@ from house.source import ROOT
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 CODE = re.compile(r"`((?:\./)?(?:\.ci|aiopgq|benchmarks|docs|examples|migrations|tests)/[\w./*-]*|[A-Z]+\.md)`")
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(?:#[^)]*)?\)")
-TARGET = re.compile(r"\bmake ([a-z]+)\b(?=[`\n]|  )")
+TARGET = re.compile(r"\bmake ([a-z-]+)\b(?=[`\n]|  )")
 
 
 def named(text):
@@ -26,7 +26,7 @@ def test_every_path_a_page_names_is_there(page):
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / ".ci" / "run"], ids=lambda page: page.name)
 def test_every_target_of_make_a_page_names_is_there(page):
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
     assert set(TARGET.findall(page.read_text(encoding="utf-8") + "\n")) <= set(targets)
 

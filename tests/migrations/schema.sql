@@ -229,6 +229,14 @@ FUNCTION aiopgq.await_results(p_for double precision)
     SET search_path=pg_catalog
     md5 ff1251f3a6f3cae945bba6f231102b2f
 
+FUNCTION aiopgq.begin_run(p_id uuid, p_claim uuid)
+    -- Tell by a lock whose transaction this is, until it ends. False: the job belongs to somebody else already.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
+    md5 e7aa576f61ad26452911ef8fd4a52ffe
+
 FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_errors text[])
     -- Move failed jobs to the dead letters with the error of their last attempt.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -238,6 +246,11 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_mergejoin=off
     SET jit=off
     md5 47fc1ae91dfb2cd34b1b6388d9106fb1
+
+FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
+    -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 a0d972d72f14d1b6806848c341a85c3f
 
 FUNCTION aiopgq.cancel_job(p_id uuid)
     -- Cancel a job: a pending one at once, a claimed one by asking its worker. Returns cancelled, requested, finished or not found.
@@ -282,12 +295,22 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET jit=off
     md5 f0adb859c58917aed950fdc58806302a
 
+FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
+    -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 d596794f2893f0f1ce30f1b6ba6d1667
+
 FUNCTION aiopgq.drop_partitions(p_retention double precision)
     -- Drop the partitions whose whole day is older than p_retention seconds. Waits 50 ms for a lock at most.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     SET lock_timeout=50ms
     md5 41d2b8dec95a5bb9983b87ca99fabc16
+
+FUNCTION aiopgq.end_transactions(p_ids uuid[], p_claims uuid[])
+    -- End the transactions that runs of these claims have left open, with all their locks; returns how many there were.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 a7c3496f1777da0e62e2502bcd39a8a1
 
 FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid())
     -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.
@@ -296,17 +319,19 @@ FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue t
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now.
-    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
     md5 c0aa6d2be076c6c392f9884b6b1772f6
 
 FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.
-    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
+    SET search_path=pg_catalog
     md5 02ba83ac5a423125fc681f21ae3d6d0a
 
 FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
@@ -335,6 +360,30 @@ FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     SET enable_seqscan=off
     SET jit=off
     md5 4f4ee3235ce3093efece27306a010753
+
+FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
+    -- Let a role into the schema and execute the functions named; NULL names all but those that grant.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET search_path=pg_catalog
+    md5 da5d9037a6a032b085ce8fd5fd3c7414
+
+FUNCTION aiopgq.grant_producer(p_role text)
+    -- Let a role enqueue, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET search_path=pg_catalog
+    md5 7577bb3b65bb8cb2c64462c081e8ca4c
+
+FUNCTION aiopgq.grant_reader(p_role text)
+    -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET search_path=pg_catalog
+    md5 1cdb7516d3985143593e0a18e5b76285
+
+FUNCTION aiopgq.grant_worker(p_role text)
+    -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET search_path=pg_catalog
+    md5 afa028c9b91399cfe66be9c2e7fbae4c
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[])
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one.
@@ -398,6 +447,12 @@ FUNCTION aiopgq.register_worker(p_id uuid, p_parent uuid, p_name text, p_host te
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 50303f0a8b11204499f55268f2007164
 
+FUNCTION aiopgq.renew_grants()
+    -- The last line of a migration that adds functions: nothing for everybody, what they need for those granted before.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET search_path=pg_catalog
+    md5 f87f6e0d59a55db568425019d743d00c
+
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     -- Make dead letters pending jobs again, with all their attempts and their history.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -418,14 +473,47 @@ FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double p
     SET jit=off
     md5 076901f05622061c090adc9365311ccb
 
+FUNCTION aiopgq.rescue_orphans(p_keep boolean)
+    -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 f0b7b97993b87bc82091e6cb427a1a03
+
+FUNCTION aiopgq.rescue_worker(p_worker uuid, p_beat bigint, p_keep boolean)
+    -- Declare an incarnation dead if its beat still stands at p_beat, and take its jobs; NULL if it has beaten since.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 8cece37ccf50dc4d572d9341cbc353eb
+
 FUNCTION aiopgq.retire_worker(p_worker uuid)
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 4c5db70a0beb652d4be20cb89a8a6d6d
+
+FUNCTION aiopgq.run_lock(p_id uuid, p_claim uuid)
+    -- The advisory lock that the transaction of a run holds, so that its backend can be found, through a pooler too.
+    RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
+    RETURN hashtextextended(((p_id)::text || (p_claim)::text), (0)::bigint)
 
 FUNCTION aiopgq.slot(p_queue text)
     -- The slot of sleepers a queue belongs to; workers compute the same in Python.
     RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
     RETURN (get_byte(sha256(convert_to(p_queue, 'UTF8'::name)), 0) & 15)
+
+FUNCTION aiopgq.still_claimed(p_id uuid, p_claim uuid, p_terminate boolean)
+    -- Tell whether a run still owns its job, once the transaction that may have settled it has ended. p_terminate: end that transaction, because its client has lost the connection.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
+    SET lock_timeout=1s
+    md5 cce2773a5b18dd3eb1ecb8f358f4c2e1
+
+FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean)
+    -- Take all jobs of an incarnation: back to pending with backoff, or to the dead letters if no attempt is left.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 b5f813c4e2e4f00c092f767ed3d443c1
 
 FUNCTION aiopgq.tell_waiters(p_ids uuid[])
     -- Announce finished jobs while somebody waits for results.

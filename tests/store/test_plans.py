@@ -72,6 +72,9 @@ CALLS = {
     "mark": lambda ids: [
         ids, [CLAIM] * len(ids), [1.0] * len(ids), [50.0] * len(ids), ["s"] * len(ids), [1] * len(ids),
     ],
+    "begin_run": lambda ids: [ids[0], CLAIM],
+    "still_claimed": lambda ids: [ids[0], CLAIM, False],
+    "complete_within": lambda ids: [ids[0], CLAIM, None, True],
     "heartbeat": lambda _: [WORKER, False],
     "retire_worker": lambda _: [WORKER],
     "enqueue_once": lambda _: ONE_JOB,

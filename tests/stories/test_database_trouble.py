@@ -14,6 +14,7 @@ from support import eventually
 from aiopgq import App, Backoff
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.patience import Patience
+from aiopgq._store.workers import Workers
 from aiopgq._words.codec import Codec
 from aiopgq.errors import JobFailed, StoreUnavailable
 
@@ -47,11 +48,11 @@ def journal():
 
 async def asleep(worker):
     """Wait until a worker sleeps, which old transactions anywhere on the server may hold up."""
-    await eventually(lambda: worker._incarnation._sleeper.asleep, within=30, what="the worker sleeps")
+    await eventually(lambda: worker._incarnation.sleeper.asleep, within=30, what="the worker sleeps")
 
 
 def deaf(worker):
-    return worker._incarnation._sleeper.deaf
+    return worker._incarnation.sleeper.deaf
 
 
 async def kill(sql, *purposes):
@@ -395,14 +396,14 @@ async def test_a_connect_function_that_fails_now_and_then_does_no_harm(dsn, jour
 @pytest.fixture
 def failing_starts(monkeypatch):
     """The first two registrations of a worker lose their connection."""
-    tries, register = itertools.count(1), Jobs.register_worker
+    tries, register = itertools.count(1), Workers.register
 
     async def register_at_last(self, *about):
         if next(tries) <= 2:
             raise StoreUnavailable("register the worker")
         await register(self, *about)
 
-    monkeypatch.setattr(Jobs, "register_worker", register_at_last)
+    monkeypatch.setattr(Workers, "register", register_at_last)
 
 
 async def test_a_program_whose_worker_cannot_start_yet_tries_again(jobs, journal, failing_starts):
@@ -678,7 +679,7 @@ async def test_a_stop_does_not_wait_for_the_pause_between_two_tries_to_settle(jo
     async with jobs, jobs.worker() as worker:
         await sql.execute("ALTER FUNCTION aiopgq.complete_jobs RENAME TO complete_jobs_elsewhere")
         job = await task.enqueue()
-        await eventually(lambda: worker._incarnation._settler.stuck_for, what="the settlement is refused")
+        await eventually(lambda: worker._workshop.stuck_for, what="the settlement is refused")
         await sql.execute("ALTER FUNCTION aiopgq.complete_jobs_elsewhere RENAME TO complete_jobs")
 
     assert worker.left_behind == 0

@@ -370,7 +370,7 @@ async def test_code_that_swallows_its_timeout_and_fails_has_run_out_of_time(jobs
 
 
 async def test_a_handler_on_its_way_out_is_not_cancelled_by_every_beat(jobs, monkeypatch):
-    monkeypatch.setattr("aiopgq._flow.pulse.BEAT_INTERVAL", 0.05)
+    monkeypatch.setattr("aiopgq.app._BEAT_INTERVAL", 0.05)
     going, cleaned = asyncio.Event(), []
 
     @jobs.task(name="t")

@@ -31,7 +31,7 @@ def journal():
 
 async def asleep(worker):
     """Wait until a worker sleeps, which old transactions anywhere on the server may hold up."""
-    await eventually(lambda: worker._incarnation._sleeper.asleep, within=30, what="the worker sleeps")
+    await eventually(lambda: worker._incarnation.sleeper.asleep, within=30, what="the worker sleeps")
 
 
 # order

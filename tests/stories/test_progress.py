@@ -263,7 +263,7 @@ async def test_no_outcome_of_a_run_that_has_lost_its_job_is_written(jobs, journa
 
 
 async def test_a_mark_brings_a_cancel_request_that_nobody_heard(dsn, monkeypatch):
-    monkeypatch.setattr("aiopgq._flow.pulse.BEAT_INTERVAL", 300)
+    monkeypatch.setattr("aiopgq.app._BEAT_INTERVAL", 300)
     async with Proxy(dsn) as proxy:
         proxy.refusing = True
         jobs = App(dsn, listen_dsn=proxy.dsn)
@@ -284,22 +284,25 @@ async def test_a_mark_brings_a_cancel_request_that_nobody_heard(dsn, monkeypatch
                 await job.result(timeout=10)
 
 
+async def hear_nothing(*_):
+    await asyncio.Event().wait()
+
+
 async def test_a_beat_brings_a_cancel_request_that_nobody_heard(dsn, monkeypatch):
-    monkeypatch.setattr("aiopgq._flow.pulse.BEAT_INTERVAL", 0.2)
+    monkeypatch.setattr("aiopgq.app._BEAT_INTERVAL", 0.2)
     monkeypatch.setattr("aiopgq._flow.report._TICK", 300)
-    async with Proxy(dsn) as proxy:
-        proxy.refusing = True
-        jobs = App(dsn, listen_dsn=proxy.dsn)
-        going = asyncio.Event()
+    monkeypatch.setattr("aiopgq.incarnation.keep_listening", hear_nothing)
+    jobs = App(dsn)
+    going = asyncio.Event()
 
-        @jobs.task(name="t")
-        async def task() -> None:
-            going.set()
-            await asyncio.sleep(60)
+    @jobs.task(name="t")
+    async def task() -> None:
+        going.set()
+        await asyncio.sleep(60)
 
-        async with jobs, jobs.worker():
-            job = await task.enqueue()
-            await going.wait()
-            await job.cancel()
-            with pytest.raises(JobCancelled):
-                await job.result(timeout=10)
+    async with jobs, jobs.worker():
+        job = await task.enqueue()
+        await going.wait()
+        await job.cancel()
+        with pytest.raises(JobCancelled):
+            await job.result(timeout=10)

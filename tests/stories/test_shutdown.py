@@ -356,7 +356,7 @@ async def test_outcomes_that_are_not_written_yet_are_written_before_the_end(dsn,
 
 
 async def test_outcomes_that_cannot_be_written_bound_the_stop_and_are_counted(dsn, journal, sql, monkeypatch):
-    monkeypatch.setattr("aiopgq.incarnation._LAST_SETTLEMENTS", 0.5)
+    monkeypatch.setattr("aiopgq.workshop._LAST_SETTLEMENTS", 0.5)
     may_end = asyncio.Event()
     async with Proxy(dsn) as proxy:
         jobs = App(proxy.dsn)
@@ -391,7 +391,7 @@ async def test_an_idle_worker_stops_at_once_and_leaves_nothing(jobs, sql):
 
     worker = jobs.worker(poll_interval=120)
     async with at_work(worker) as running:
-        await eventually(lambda: worker._incarnation and worker._incarnation._sleeper.asleep, within=30)
+        await eventually(lambda: worker._incarnation and worker._incarnation.sleeper.asleep, within=30)
         worker.stop()
         async with asyncio.timeout(SOON):
             await running
@@ -408,7 +408,7 @@ async def test_a_worker_stops_at_once_while_an_old_transaction_keeps_it_from_sle
         await sql.fetchval("SELECT pg_current_xact_id()::text")
         worker = jobs.worker(poll_interval=120)
         async with at_work(worker) as running:
-            await eventually(lambda: worker._incarnation and worker._incarnation._sleeper._flags != [0])
+            await eventually(lambda: worker._incarnation and worker._incarnation.sleeper._flags != [0])
             worker.stop()
             async with asyncio.timeout(SOON):
                 await running
@@ -428,7 +428,7 @@ async def test_a_worker_stops_at_once_while_it_waits_for_its_database(dsn):
             proxy.refusing = True
             proxy.cut()
             # Deaf, it looks every second, in vain.
-            await eventually(lambda: worker._incarnation._sleeper.deaf)
+            await eventually(lambda: worker._incarnation.sleeper.deaf)
             worker.stop()
             async with asyncio.timeout(SOON):
                 await running
@@ -482,7 +482,7 @@ async def test_a_worker_is_stopped_from_another_thread(jobs):
 
     worker = jobs.worker(poll_interval=120)
     async with at_work(worker) as running:
-        await eventually(lambda: worker._incarnation and worker._incarnation._sleeper.asleep, within=30)
+        await eventually(lambda: worker._incarnation and worker._incarnation.sleeper.asleep, within=30)
         thread = threading.Thread(target=worker.stop)
         thread.start()
         async with asyncio.timeout(SOON):

@@ -50,7 +50,7 @@ async def other(dsn):
 
 async def asleep(worker):
     """Wait until a worker sleeps, which old transactions anywhere on the server may hold up."""
-    await eventually(lambda: worker._incarnation._sleeper.asleep, within=30, what="the worker sleeps")
+    await eventually(lambda: worker._incarnation.sleeper.asleep, within=30, what="the worker sleeps")
 
 
 class Notifications:
@@ -392,8 +392,8 @@ async def test_a_producer_that_was_there_before_the_flag_is_waited_for(jobs, jou
     await sql.execute("BEGIN")
     await sql.execute("SELECT aiopgq.enqueue('t')")
     async with jobs, jobs.worker(poll_interval=NEVER) as worker:
-        await eventually(lambda: worker._incarnation._sleeper._flags != [0], what="the flag is up")
-        assert not worker._incarnation._sleeper.asleep
+        await eventually(lambda: worker._incarnation.sleeper._flags != [0], what="the flag is up")
+        assert not worker._incarnation.sleeper.asleep
         await sql.execute("COMMIT")
         await eventually(lambda: len(journal.jobs) == 1, within=5)
 

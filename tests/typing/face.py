@@ -98,6 +98,15 @@ def give_up(failure: Failure) -> timedelta | None:
     return None if failure.attempt > 2 else timedelta(minutes=failure.attempt)
 
 
+@jobs.task(transactional=True)
+async def booked(order: int) -> str | Retry:
+    await current_job().settle_with(current_job().connection, "booked")
+    return "booked"
+
+
+assert_type(booked.handle(UUID(int=1)), JobHandle[str])
+
+
 @jobs.task(backoff=give_up)
 async def stubborn() -> None: ...
 

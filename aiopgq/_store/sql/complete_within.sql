@@ -1,0 +1,11 @@
+-- complete_within: complete a job inside the transaction of its handler
+--
+--   $1  uuid     the job
+--   $2  uuid     its claim_id
+--   $3  text     result, JSON, or NULL
+--   $4  boolean  keep it; false deletes
+--
+-- Locks:   its row; an advisory lock of the run, until the transaction ends
+-- Index:   jobs_key
+-- Returns: ours; false if the job belongs to somebody else
+SELECT aiopgq.complete_within($1, $2, $3, $4) AS ours

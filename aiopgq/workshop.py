@@ -1,0 +1,189 @@
+"""Where the jobs of a worker run and are settled; it outlives the worker's incarnations.
+
+Wires the steps from a claimed job on: the runner turns jobs into settlements, the settler writes them; report,
+rescue and upkeep go beside, on one connection together.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+from uuid import UUID
+
+from aiopgq._flow.report import Reporter
+from aiopgq._flow.rescue import Rescuer
+from aiopgq._flow.run import Runner
+from aiopgq._flow.settle import Settler
+from aiopgq._flow.transact import Transactor
+from aiopgq._flow.upkeep import Upkeep
+from aiopgq._store.connection import Line
+from aiopgq._store.jobs import Jobs
+from aiopgq._store.transaction import Transactions
+from aiopgq._store.workers import Workers
+from aiopgq._words.clock import monotonic
+from aiopgq._words.conclusion import release, replace_unstorable
+from aiopgq._words.job import ClaimedJob, Settlement
+from aiopgq.equipment import Equipment, Manners
+
+__all__ = ["Workshop", "first_of"]
+
+log = logging.getLogger("aiopgq.worker")
+
+# A handler that ignores its cancellation for so long is left behind.
+STUBBORN: Final = 2.0
+_LAST_SETTLEMENTS: Final = 10.0
+
+
+class Workshop:
+    """The runs and outcomes of one worker process.
+
+    Args:
+        equipment: What the App gives.
+        manners: How the worker behaves.
+        nudge: Called when the claimer should look again.
+        incarnation: Gives the id under which the worker claims just now.
+
+    Attributes:
+        lines: Its connections.
+        ended: How many runs ended with each kind of settlement.
+        left_behind: After the end: jobs whose handlers ignored cancellation, and outcomes not written.
+    """
+
+    def __init__(
+        self, equipment: Equipment, manners: Manners, nudge: Callable[[], None], incarnation: Callable[[], UUID | None]
+    ) -> None:
+        self._slots = equipment.slots
+        self._manners = manners
+        self._nudge = nudge
+        self.lines = [Line(equipment.connect, purpose) for purpose in ("settle", "beside")]
+        settling, beside = (Jobs(line) for line in self.lines)
+        keep = equipment.retention > 0
+        self._settler = Settler(settling, keep=keep, refused=self._refused)
+        self._transactions = Transactions(equipment.connect, self._slots.total)
+        self._transactor = Transactor(self._transactions, beside, manners.name, self._settler.add, keep=keep)
+        self.runner = Runner(
+            equipment.tasks,
+            manners.name,
+            self._slots.total,
+            self._finished,
+            self._transactor,
+            max_result_bytes=equipment.max_result_bytes,
+            job_log=manners.job_log,
+        )
+        self._reporter = Reporter(beside, self.runner.running, self.cancel)
+        self.upkeep = Upkeep(beside, Workers(self.lines[1]), list(equipment.tasks), equipment.retention)
+        self._rescuer = Rescuer(Workers(self.lines[1]), incarnation, manners.beat_interval, keep=keep)
+        self.ended = {"completed": 0, "cancelled": 0, "failed": 0, "pending": 0}
+        self.left_behind = 0
+
+    @property
+    def loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """What goes on as long as the worker lives."""
+        return [self._settler.run, self._transactor.run, self._reporter.run, self.upkeep.run, self._rescuer.run]
+
+    @property
+    def running(self) -> int:
+        """How many jobs run."""
+        return len(self.runner.running)
+
+    @property
+    def unsettled(self) -> int:
+        """How many outcomes are not written yet."""
+        return self._settler.unsettled + self._transactor.unsettled
+
+    @property
+    def stuck_for(self) -> float:
+        """Seconds since outcomes could last be written; 0 while all is well."""
+        return max(self._settler.stuck_for, self._transactor.stuck_for)
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            StoreError: PostgreSQL refused, or did not answer.
+        """
+        await self._transactions.open()
+        for line in self.lines:
+            await line.open()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transactions.close()
+        for line in self.lines:
+            await line.close()
+
+    def accept(self, job: ClaimedJob, *, runs: bool) -> None:
+        """Take a claimed job: start it, or release it if it may not run or no slot is free."""
+        # A claim whose answer came late may find its slots taken.
+        if runs and self._slots.take(job.queue):
+            self.runner.start(job)
+        else:
+            self._settler.add(release(job))
+
+    def cancel(self, job_id: UUID) -> None:
+        """Ask a run to end because somebody wants its job cancelled."""
+        if (run := self.runner.running.get(job_id)) is not None:
+            self.runner.stop(run, "cancel")
+
+    async def settled(self, within: float) -> bool:
+        """Wait until every outcome is written, so many seconds at most; tell whether that came true."""
+        began = monotonic()
+        # What a transaction leaves to be written is written after it.
+        return await self._transactor.settled(within) and await self._settler.settled(within + began - monotonic())
+
+    async def end_all(self) -> None:
+        """After a lost lease: wait a moment for the runs that were told to end; what ignores it is reported."""
+        if not await self.runner.done(STUBBORN):
+            log.critical(
+                "%d handlers ignore their cancellation although others may run their jobs now: %s",
+                self.running,
+                ", ".join(f"{run.task} {run.id}" for run in self.runner.running.values()),
+            )
+            if self._manners.parent is not None:
+                logging.shutdown()
+                os._exit(1)
+
+    async def finish(self, hurry: asyncio.Event, give_back: Callable[[], Awaitable[None]]) -> None:
+        """Let jobs finish for the grace, cancel and release the rest, write what is unsettled.
+
+        Args:
+            hurry: Set when running jobs get no grace.
+            give_back: Releases what claims took whose answer was lost.
+        """
+        if self.running:
+            log.info("stopping: %d jobs may run for %g s more", self.running, self._manners.shutdown_grace)
+        await first_of(self.runner.done(self._manners.shutdown_grace), hurry.wait())
+        self.runner.stop_all("shutdown")
+        await self.runner.done(STUBBORN)
+        await give_back()
+        await self.settled(_LAST_SETTLEMENTS)
+        self.left_behind = self.running + self.unsettled
+        if self.left_behind:
+            log.error(
+                "%d jobs are left behind: %d handlers ignore their cancellation, %d outcomes could not be written",
+                self.left_behind,
+                self.running,
+                self.unsettled,
+            )
+
+    def _finished(self, settlement: Settlement) -> None:
+        self.ended[settlement.kind] += 1
+        if not settlement.settled:
+            self._settler.add(settlement)
+        # Jobs may be waiting for this very slot; a burst wants to know when all is done.
+        if self._slots.give_back(settlement.job.queue) or self._manners.burst:
+            self._nudge()
+
+    def _refused(self, unstorable: Settlement, error: Exception) -> Settlement:
+        return replace_unstorable(unstorable, error, self._manners.name)
+
+
+async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Wait for the first of several things; the others are no longer waited for."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
