@@ -33,6 +33,7 @@ log = logging.getLogger("aiopgq.worker")
 
 _FAREWELL: Final = 2.0
 _FEWEST_UNSETTLED: Final = 2000
+_FEW: Final = 10
 _LAST_SETTLEMENTS: Final = 10.0
 
 
@@ -201,18 +202,21 @@ class Incarnation:
         # Looking takes the nudge that stop() gives, so whoever is stopped does not look.
         while not self._ending:
             self.sleeper.looking()
-            found = False
+            found = 0
             for group in groups:
                 for job in await self._claimer.claim(group, sweep=sweep):
-                    found = True
+                    found += 1
                     self._workshop.accept(job, runs=not self._ending and self.pulse.holds)
+            if 0 < found <= _FEW:
+                # A few begin before the next claim is sent; while many begin, it is under way.
+                await asyncio.sleep(0)
             # Here, not after the rest: whoever is asleep has claimed.
             self.claiming = True
             self.sleeper.lower_flags()
             due = (sweep and not found) or self._claimer.time_to_promote()
             promoted = due and await self._claimer.promote()
             if found or not promoted:
-                return found
+                return found > 0
             sweep = True
 
         return True

@@ -36,10 +36,14 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (extract(epoch FROM p_moment) * 1000)::bigint;
 
 CREATE FUNCTION aiopgq.channel() RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog
 AS $$
-    SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = 'aiopgq.jobs'::regclass
+BEGIN
+    RETURN (
+        SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = 'aiopgq.jobs'::regclass
+    );
+END
 $$;
 COMMENT ON FUNCTION aiopgq.channel IS 'The NOTIFY channel: the name of this schema.';
 

@@ -3,15 +3,19 @@
 -- oldest code: 1
 -- locks: none; everything is new
 
+-- plpgsql keeps the plan; before PostgreSQL 18 a function in sql plans anew in every statement, 0.2 ms a wake.
 CREATE FUNCTION aiopgq.find_lanes(p_queues text[]) RETURNS TABLE (queue text, priority smallint)
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
 SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN
     -- One index probe per priority level instead of reading the line.
+    RETURN QUERY
     WITH RECURSIVE lane AS (
         SELECT q.queue, top.priority
         FROM unnest(p_queues) AS q (queue)
@@ -30,7 +34,8 @@ AS $$
             ORDER BY j.queue, j.priority DESC, j.place LIMIT 1
         ) AS below
     )
-    SELECT lane.queue, lane.priority FROM lane
+    SELECT lane.queue, lane.priority FROM lane;
+END
 $$;
 COMMENT ON FUNCTION aiopgq.find_lanes IS 'The priorities that have ready jobs, for each queue, highest first.';
 

@@ -10,6 +10,7 @@ If the process dies here, a claim that was committed belongs to its incarnation 
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -26,6 +27,8 @@ log = logging.getLogger("aiopgq.claim")
 
 # Places are drawn before the commit: the last few may still appear below the highest one seen.
 _SLACK: Final = 256
+_PLACE: Final = attrgetter("place")
+_PRIORITY: Final = attrgetter("priority")
 _SWEEP_INTERVAL: Final = 0.25
 _SWEEP_SHARE: Final = 20
 # A sweep this quick is worth a try whenever a claim comes back empty.
@@ -141,9 +144,10 @@ class Claimer:
             self._unanswered[claim_id] = None
             raise
         self._found_nothing = not taken
-        self._move_bounds(taken, swept=lanes is None)
         # RETURNING has no order of its own.
-        taken.sort(key=lambda job: (-job.priority, job.place))
+        taken.sort(key=_PLACE)
+        self._move_bounds(taken, swept=lanes is None)
+        taken.sort(key=_PRIORITY, reverse=True)
 
         return taken
 
@@ -180,13 +184,10 @@ class Claimer:
 
     def _move_bounds(self, taken: Sequence[ClaimedJob], *, swept: bool) -> None:
         now = monotonic()
-        highest: dict[Lane, int] = {}
-        for job in taken:
-            lane = Lane(job.queue, job.priority)
-            if job.place > highest.get(lane, -1):
-                highest[lane] = job.place
+        # They come in the order of their places: the last of a lane stays.
+        highest = {(job.queue, job.priority): job.place for job in taken}
         for lane, place in highest.items():
-            state = self._lanes.setdefault(lane, _LaneState(0, now))
+            state = self._lanes.setdefault(Lane(*lane), _LaneState(0, now))
             state.seen_at = now
             # A sweep that finds rows rewinds: below the bound there may be more of them.
             state.bound = place - _SLACK if swept else max(state.bound, place - _SLACK)

@@ -44,6 +44,7 @@ class Batcher:
     def __init__(self, jobs: Jobs, *, keep: bool) -> None:
         self._jobs = jobs
         self._keep = keep
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[_Call] = []
         self._flushing: asyncio.Task[None] | None = None
 
@@ -55,11 +56,10 @@ class Batcher:
             StoreUnavailable: Not committed as far as we know, after ten seconds; safe to repeat with its id.
             EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+        answer: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(_Call(job, answer, monotonic() + DEADLINE))
         if self._flushing is None:
-            self._flushing = loop.create_task(self._flush())
+            self._flushing = self._loop.create_task(self._flush())
         await answer
 
     async def finish(self) -> None:
@@ -113,6 +113,9 @@ class Batcher:
     def _unexpired(self, batch: Sequence[_Call], trouble: Exception | None) -> Sequence[_Call]:
         """Answer the calls that have waited too long, here and in the next batch; return the rest."""
         now = monotonic()
+        # The first has waited longest.
+        if batch and batch[0].deadline >= now:
+            return batch
         _answer(
             [call for call in (*batch, *self._waiting) if call.deadline < now],
             lambda call: _unavailable("enqueue a job", call.job.id, trouble),

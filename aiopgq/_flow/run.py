@@ -9,6 +9,7 @@ If the process dies here, the run is over and nobody settles it: its job is resc
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -82,6 +83,8 @@ class Runner:
         self.running: dict[UUID, CurrentJob] = {}
         self._all_done = asyncio.Event()
         self._all_done.set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
 
     def start(self, job: ClaimedJob) -> None:
         """Start a job; its settlement is given to `finished`."""
@@ -97,7 +100,9 @@ class Runner:
         self._loop.create_task(self._run(run, definition))
         timeout = definition.timeout if job.timeout is None else job.timeout.total_seconds()
         if timeout:
-            run.timer = self._loop.call_later(timeout, self.stop, run, "timeout")
+            run.deadline = run.began + timeout
+            if run.deadline < self._alarm_at:
+                self._set_alarm(run.deadline)
 
     def stop(self, run: CurrentJob, reason: StopReason) -> None:
         """Ask a run to end: an async handler is cancelled, a thread sees `should_stop`."""
@@ -124,9 +129,32 @@ class Runner:
 
         return True
 
+    def _set_alarm(self, at: float) -> None:
+        # One timer for all runs, at the earliest deadline: one for each costs more than a short handler does.
+        self._unset_alarm()
+        self._alarm_at = at
+        self._alarm = self._loop.call_later(at - monotonic(), self._stop_late)
+
+    def _unset_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            self._alarm_at = math.inf
+
+    def _stop_late(self) -> None:
+        self._unset_alarm()
+        now = monotonic()
+        for run in list(self.running.values()):
+            if run.deadline <= now:
+                run.deadline = math.inf
+                self.stop(run, "timeout")
+        earliest = min((run.deadline for run in self.running.values()), default=math.inf)
+        if earliest < math.inf:
+            self._set_alarm(earliest)
+
     async def _run(self, run: CurrentJob, definition: TaskDefinition) -> None:
         entered(run)
-        run.handle = asyncio.current_task()
+        run.handle = asyncio.current_task(self._loop)
         value: Any = None
         failure: BaseException | None = None
         try:
@@ -147,10 +175,9 @@ class Runner:
         value = failure = None
 
     def _finish(self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None) -> None:
-        if run.timer is not None:
-            run.timer.cancel()
         # The task holds the run by its context.
         run.handle = None
+        run.deadline = math.inf
         settlement = self._concluded(run, definition, value, failure)
         if run.reported:
             settlement = settlement._replace(report=run.take_report(monotonic()))
@@ -210,6 +237,7 @@ class Runner:
         self._finished(settlement)
         if not self.running:
             self._all_done.set()
+            self._unset_alarm()
         if tells:
             self._tell(run, settlement, failure)
 
@@ -227,6 +255,9 @@ class Runner:
         await self._transacting.complete_within(run.job, connection, text)
 
     def _tell(self, run: CurrentJob, settlement: Settlement, failure: BaseException | None) -> None:
+        late = run.stop_reason == "timeout"
+        if settlement.kind == "completed" and not late and not (self._job_log and log.isEnabledFor(logging.INFO)):
+            return
         job = run.job
         seconds = monotonic() - run.began
         facts = {
@@ -238,9 +269,9 @@ class Runner:
         }
         match settlement.kind:
             case "completed":
-                if run.stop_reason == "timeout":
+                if late:
                     log.warning("%s %s completed after its timeout, in %.3f s", job.task, job.id, seconds, extra=facts)
-                elif self._job_log and log.isEnabledFor(logging.INFO):
+                else:
                     log.info("completed %s %s in %.3f s", job.task, job.id, seconds, extra=facts)
             case "cancelled":
                 log.info("cancelled %s %s after %.3f s", job.task, job.id, seconds, extra=facts)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
@@ -85,9 +86,9 @@ class Settler:
             if not self._waiting:
                 self._arrived.clear()
             self._under_way = len(batch)
-            by_kind: dict[str, list[Settlement]] = {}
+            by_kind: defaultdict[str, list[Settlement]] = defaultdict(list)
             for one in batch:
-                by_kind.setdefault(one.kind, []).append(one)
+                by_kind[one.kind].append(one)
             for kind, some in by_kind.items():
                 await self._write(kind, some)
                 self._under_way -= len(some)
@@ -139,7 +140,7 @@ class Settler:
             else:
                 self._patience.worked()
                 self._stuck_since = None
-                if not maybe_written:
+                if len(ours) < len(batch) and not maybe_written:
                     _tell_lost(batch, ours)
                 return
 

@@ -184,7 +184,8 @@ class Jobs:
         claims = [one.job.claim_id for one in batch]
         match kind:
             case "completed":
-                rows = await self._fetch("complete jobs", "complete", ids, claims, [one.result for one in batch], keep)
+                results = _given([one.result for one in batch])
+                rows = await self._fetch("complete jobs", "complete", ids, claims, results, keep)
             case "cancelled":
                 rows = await self._fetch("cancel jobs", "cancel", ids, claims, [one.reason for one in batch], keep)
             case "failed":
@@ -320,19 +321,24 @@ async def complete_foreign(connection: Any, schema: str, job: ClaimedJob, result
     return bool(row[0])
 
 
-def _columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
+def _columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
     return [
         [job.id for job in jobs],
         [job.queue for job in jobs],
         [job.task for job in jobs],
         [job.args for job in jobs],
         [job.priority for job in jobs],
-        [job.delay for job in jobs],
-        [job.run_at for job in jobs],
+        _given([job.delay for job in jobs]),
+        _given([job.run_at for job in jobs]),
         [job.max_attempts for job in jobs],
-        [job.timeout for job in jobs],
-        [job.headers for job in jobs],
+        _given([job.timeout for job in jobs]),
+        _given([job.headers for job in jobs]),
     ]
+
+
+def _given(column: list[Any]) -> list[Any] | None:
+    """Leave out a column without values: unnest fills it up with NULL."""
+    return column if column.count(None) < len(column) else None
 
 
 def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

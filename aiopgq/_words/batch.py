@@ -18,6 +18,8 @@ def moderate(waiting: Sequence[T], size: Callable[[T], int]) -> int:
         waiting: Those that wait, the longest first.
         size: Gives the characters one brings.
     """
+    if sum(map(size, waiting[:_MOST])) < _LARGEST:
+        return min(len(waiting), _MOST)
     total = 0
     for number, one in enumerate(waiting[:_MOST], 1):
         total += size(one)

@@ -53,12 +53,10 @@ def conclude(
         worker: Who ran it, for the entry in the job's errors.
         max_result_bytes: The largest result kept.
     """
-    if isinstance(failure, OUTCOMES):
-        return _told(definition, job, failure, failure, worker)
-    if isinstance(failure, NotBegun):
-        return Settlement(job, "pending", delay=failure.after, refund=True)
     if failure is not None:
-        return _failed(definition, job, failure, stopped, worker)
+        return _raised(definition, job, failure, stopped, worker)
+    if value is None:
+        return Settlement(job, "completed")
     if isinstance(value, OUTCOMES):
         return _told(definition, job, value, None, worker)
     try:
@@ -124,6 +122,16 @@ def _retry(definition: TaskDefinition, job: ClaimedJob, outcome: Retry, worker: 
     reason += note
 
     return Settlement(job, "pending", reason=reason, error=_entry(job, reason, cause, worker), delay=delay)
+
+
+def _raised(
+    definition: TaskDefinition, job: ClaimedJob, failure: BaseException, stopped: StopReason | None, worker: str
+) -> Settlement:
+    if isinstance(failure, OUTCOMES):
+        return _told(definition, job, failure, failure, worker)
+    if isinstance(failure, NotBegun):
+        return Settlement(job, "pending", delay=failure.after, refund=True)
+    return _failed(definition, job, failure, stopped, worker)
 
 
 def _failed(

@@ -1,5 +1,6 @@
 """The job that is running here: what a handler may ask and report."""
 
+import math
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar, overload
@@ -38,6 +39,7 @@ class CurrentJob:
         "_headers",
         "_home",
         "began",
+        "deadline",
         "ending",
         "events",
         "handle",
@@ -47,7 +49,6 @@ class CurrentJob:
         "settles_itself",
         "stage",
         "stop_reason",
-        "timer",
         "transaction",
     )
 
@@ -59,7 +60,7 @@ class CurrentJob:
         self.settles_itself = False
         self.ending = False
         self.handle: _Cancellable | None = None
-        self.timer: _Cancellable | None = None
+        self.deadline = math.inf
         self.stop_reason: StopReason | None = None
         self.percent: float | None = None
         self.stage: str | None = None

@@ -1,9 +1,12 @@
 """Who may run how much at once: slots of one process, shared by queues or a queue's own."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["Group", "Slots"]
+
+# A batch this small costs as much as a larger one: it is not halved.
+_SMALL: Final = 100
 
 
 class Group(NamedTuple):
@@ -26,7 +29,7 @@ class Slots:
         self.total = sum(own.values()) + (concurrency if shared else 0)
         self._own = dict(own)
         self._shared = [queue for queue in shared if queue not in own]
-        self._shared_free = concurrency
+        self._concurrency = self._shared_free = concurrency
         self._own_free = dict(own)
         self._turn = 0
 
@@ -41,10 +44,11 @@ class Slots:
         if self._shared and self._shared_free > 0:
             self._turn = (self._turn + 1) % len(self._shared)
             order = self._shared[self._turn :] + self._shared[: self._turn]
-            groups.append(Group(dict.fromkeys(order, self._shared_free), self._shared_free))
+            share = _share(self._shared_free, self._concurrency)
+            groups.append(Group(dict.fromkeys(order, share), share))
         own = {queue: free for queue, free in self._own_free.items() if free > 0}
         if own:
-            groups.append(Group(own, sum(own.values())))
+            groups.append(Group(own, _share(sum(own.values()), sum(self._own.values()))))
 
         return groups
 
@@ -69,3 +73,8 @@ class Slots:
         self._shared_free += 1
 
         return self._shared_free == 1
+
+
+def _share(free: int, total: int) -> int:
+    """Return how many to claim at once: of many slots half, so that one half runs while the other is claimed."""
+    return min(free, max(_SMALL, total // 2))

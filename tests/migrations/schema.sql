@@ -269,9 +269,9 @@ FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_k
 
 FUNCTION aiopgq.channel()
     -- The NOTIFY channel: the name of this schema.
-    RETURNS text LANGUAGE sql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    RETURNS text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 803716472a316a239d451b74930d742b
+    md5 2ef8670e23de505838db6ab8a38452aa
 
 FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_tasks text[], p_queues text[], p_slots integer[], p_lane_queues text[], p_lane_priorities smallint[], p_lane_bounds bigint[])
     -- Claim ready jobs: each queue fills its slots from its lanes in the order given, p_limit in all. Lanes NULL: sweep every lane of the queues from the start.
@@ -342,13 +342,13 @@ FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double pre
 
 FUNCTION aiopgq.find_lanes(p_queues text[])
     -- The priorities that have ready jobs, for each queue, highest first.
-    RETURNS TABLE(queue text, priority smallint) LANGUAGE sql STABLE PARALLEL UNSAFE
+    RETURNS TABLE(queue text, priority smallint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_bitmapscan=off
     SET enable_sort=off
     SET jit=off
-    md5 d7148b6a738d746df7e56e80b4262c72
+    md5 f018244b77a0ef16e308ee710da0aca4
 
 FUNCTION aiopgq.forget_workers(p_after double precision)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
