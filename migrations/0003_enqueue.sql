@@ -18,12 +18,13 @@ BEGIN
     INSERT INTO aiopgq.jobs AS j
         (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers)
     SELECT
-        c.id, c.queue, c.task, c.args::jsonb, c.priority,
+        c.id, coalesce(c.queue, p_queues[1]), coalesce(c.task, p_tasks[1]), c.args::jsonb,
+        coalesce(c.priority, p_priorities[1]),
         coalesce(c.run_at, started + make_interval(secs => c.delay), started),
         started,
         CASE WHEN coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started
              THEN nextval('aiopgq.places') END,
-        c.max_attempts, make_interval(secs => c.timeout), c.headers::jsonb
+        coalesce(c.max_attempts, p_max_attempts[1]), make_interval(secs => c.timeout), c.headers::jsonb
     FROM unnest(
         p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
     ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
@@ -31,7 +32,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION aiopgq.enqueue_jobs IS
-    'Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now.';
+    'Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now. '
+    'A queue, task, priority or number of attempts that is missing is the first one of its array.';
 
 CREATE FUNCTION aiopgq.enqueue_jobs_once(
     p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[],
@@ -56,11 +58,12 @@ BEGIN
     FROM (
         -- Places in the order of the arrays; OFFSET keeps them from being drawn after the sort below.
         SELECT
-            n.id, n.queue, n.task, n.args::jsonb AS args, n.priority,
+            n.id, coalesce(n.queue, p_queues[1]) AS queue, coalesce(n.task, p_tasks[1]) AS task,
+            n.args::jsonb AS args, coalesce(n.priority, p_priorities[1]) AS priority,
             coalesce(n.run_at, started + make_interval(secs => n.delay), started) AS run_at,
             CASE WHEN coalesce(n.run_at, started + make_interval(secs => n.delay), started) <= started
                  THEN nextval('aiopgq.places') END AS place,
-            n.max_attempts, make_interval(secs => n.timeout) AS timeout, n.headers::jsonb AS headers
+            coalesce(n.max_attempts, p_max_attempts[1]) AS max_attempts, make_interval(secs => n.timeout) AS timeout, n.headers::jsonb AS headers
         FROM unnest(
             p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
         ) AS n (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)

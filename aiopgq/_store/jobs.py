@@ -324,16 +324,21 @@ async def complete_foreign(connection: Any, schema: str, job: ClaimedJob, result
 def _columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
     return [
         [job.id for job in jobs],
-        [job.queue for job in jobs],
-        [job.task for job in jobs],
+        _shared([job.queue for job in jobs]),
+        _shared([job.task for job in jobs]),
         [job.args for job in jobs],
-        [job.priority for job in jobs],
+        _shared([job.priority for job in jobs]),
         _given([job.delay for job in jobs]),
         _given([job.run_at for job in jobs]),
-        [job.max_attempts for job in jobs],
+        _shared([job.max_attempts for job in jobs]),
         _given([job.timeout for job in jobs]),
         _given([job.headers for job in jobs]),
     ]
+
+
+def _shared(column: list[Any]) -> list[Any]:
+    """Say what all jobs share once: encoding a value costs more than making it did."""
+    return column[:1] if column.count(column[0]) == len(column) else column
 
 
 def _given(column: list[Any]) -> list[Any] | None:

@@ -318,10 +318,10 @@ FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue t
     md5 659ed2508e9ff1a503ab654238c77856
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
-    -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now.
+    -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now. A queue, task, priority or number of attempts that is missing is the first one of its array.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 c0aa6d2be076c6c392f9884b6b1772f6
+    md5 fbe5bbc543b51b4e99e84cbdae22ae4a
 
 FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.
@@ -332,7 +332,7 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     SET enable_mergejoin=off
     SET jit=off
     SET search_path=pg_catalog
-    md5 02ba83ac5a423125fc681f21ae3d6d0a
+    md5 ec7b22cfdae21b14489066a24b1646ec
 
 FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
     -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.

@@ -1,7 +1,7 @@
 -- enqueue: insert a batch of new jobs, in order
 --
 --   $1   uuid[]         ids
---   $2   text[]         queues
+--   $2   text[]         queues; here and in $3, $5, $8 one value may stand for all
 --   $3   text[]         tasks
 --   $4   text[]         arguments, JSON
 --   $5   smallint[]     priorities
