@@ -3,6 +3,8 @@
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from aiopgq._words.clock import uuid7
 
 
@@ -20,6 +22,7 @@ def test_threads_never_make_the_same_id():
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_make_the_ids_of_its_parent():
     uuid7()
     context = multiprocessing.get_context("fork")
