@@ -17,6 +17,7 @@ from time import process_time
 
 import uvloop
 
+from aiopgq.cli.child import settle_down
 from benchmarks.load import declare
 
 __all__ = ["WorkerProcess", "started_process", "started_workers"]
@@ -118,4 +119,6 @@ if __name__ == "__main__":
     parser.add_argument("--concurrency", type=int, required=True)
     parser.add_argument("--burst", action="store_true")
     chosen = parser.parse_args()
+    # As the processes of `run` do.
+    settle_down()
     uvloop.run(_work(chosen.dsn, chosen.concurrency, burst=chosen.burst))

@@ -271,6 +271,11 @@ class Jobs:
         """Count unfinished jobs and dead letters by queue, task and status."""
         return [tuple(row) for row in await self._fetch("count jobs", "job_counts")]
 
+    async def drain_rate(self) -> tuple[float, int]:
+        """Return how many jobs of the archive were run a second, and how many there are."""
+        [(rate, completed)] = await self._fetch("count what was done", "drain_rate")
+        return rate or 0.0, completed
+
     async def cancel(self, job_id: UUID) -> str:
         """Cancel a job from outside: cancelled, requested, finished or not found."""
         try:

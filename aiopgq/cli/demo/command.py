@@ -15,10 +15,11 @@ from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.dsn import EMBEDDED, masked, normal
 from aiopgq._store.statements import DEFAULT_SCHEMA
 from aiopgq.cli.demo.facts import facts
-from aiopgq.cli.demo.ground import Ending, folder_of, logging_to, own_schema, server_in
+from aiopgq.cli.demo.ground import Ending, folder_of, logging_to, server_in
 from aiopgq.cli.demo.screen import Screen, open_screen
 from aiopgq.cli.demo.shop import shop
 from aiopgq.cli.demo.story import Story
+from aiopgq.cli.premises import own_schema
 from aiopgq.cli.shape import Command
 from aiopgq.errors import AiopgqError, ConfigError
 
@@ -101,7 +102,7 @@ def _on_server(dsn: str, ending: Ending) -> bool:
     settings = ConnectSettings(_server_of(dsn), _SCHEMA)
 
     async def tell() -> bool:
-        async with own_schema(settings):
+        async with own_schema(settings, "demo"):
             return await _tell(settings, f"at {masked(dsn)}", screen)
 
     with folder_of(None) as folder, logging_to(folder / _LOG):

@@ -6,23 +6,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
 import click
 
-from aiopgq._store.connection import ConnectSettings, Line
-from aiopgq._store.statements import quote
 from aiopgq.embedded import EmbeddedServer, supervisor
-from aiopgq.errors import ConfigError, StoreError
+from aiopgq.errors import ConfigError
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Ending", "folder_of", "logging_to", "own_schema", "server_in"]
+__all__ = ["Ending", "folder_of", "logging_to", "server_in"]
 
 _SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 # A start that was broken off goes on to its end, and stops only then.
@@ -31,7 +29,6 @@ _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
 _LOG_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG_TAIL: Final = 20
-_DUPLICATE_SCHEMA: Final = "42P06"
 
 T = TypeVar("T")
 
@@ -130,35 +127,6 @@ def _wait_until_gone(folder: Path, patience: float) -> None:
         if supervisor.try_lock(folder / supervisor.SUPERVISOR, fcntl.LOCK_EX) is not None:
             return
         time.sleep(_POLL_SECONDS)
-
-
-@asynccontextmanager
-async def own_schema(settings: ConnectSettings) -> AsyncIterator[None]:
-    """Make the schema, and drop it afterwards; one that is there already is left alone.
-
-    Raises:
-        ConfigError: It is there already.
-        StoreError: PostgreSQL refused, or did not answer.
-    """
-    line = Line(settings, "demo")
-    schema = quote(settings.schema)
-    try:
-        await line.fetch("make a schema for the demo", f"CREATE SCHEMA {schema}")
-    except StoreError as error:
-        if getattr(error.__cause__, "sqlstate", None) != _DUPLICATE_SCHEMA:
-            raise
-        raise ConfigError(
-            "--dsn",
-            f"the schema {schema} is there already: another demo runs, or one was killed. Then drop it with "
-            f"DROP SCHEMA {schema} CASCADE.",
-        ) from None
-    finally:
-        await line.close()
-    try:
-        yield
-    finally:
-        await line.fetch("drop the schema of the demo", f"DROP SCHEMA {schema} CASCADE")
-        await line.close()
 
 
 @contextmanager
