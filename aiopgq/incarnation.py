@@ -35,6 +35,8 @@ _FAREWELL: Final = 2.0
 _FEWEST_UNSETTLED: Final = 2000
 _FEW: Final = 10
 _LAST_SETTLEMENTS: Final = 10.0
+# Claims take milliseconds; one that has waited so long for its answer gets none.
+_UNANSWERED: Final = 5.0
 
 
 class Incarnation:
@@ -48,7 +50,6 @@ class Incarnation:
 
     Attributes:
         lost: Why its lease is over; None while it holds.
-        claiming: Whether the last claim had an answer.
         fenced: Set when the lease is over and its runs have ended, or been reported.
     """
 
@@ -66,7 +67,8 @@ class Incarnation:
             parent=None if manners.parent is None else manners.parent.id,
         )
         self.lost: str | None = None
-        self.claiming = False
+        self._answered = False
+        self._asked_at: float | None = None
         self.fenced = asyncio.Event()
         self._over = asyncio.Event()
         self._left = False
@@ -90,6 +92,11 @@ class Incarnation:
             self._claimer.seconds_until_due,
             lambda: self.pulse.fleet,
         )
+
+    @property
+    def claiming(self) -> bool:
+        """Whether the last claim had an answer, and the one under way can still get one."""
+        return self._answered and (self._asked_at is None or monotonic() - self._asked_at < _UNANSWERED)
 
     @property
     def _ending(self) -> bool:
@@ -163,7 +170,7 @@ class Incarnation:
                     sweep = True
                 patience.worked()
             except StoreError as error:
-                self.claiming = False
+                self._answered = False
                 await first_of(self._stopping.wait(), self._over.wait(), asyncio.sleep(patience.failed(error)))
                 sweep = True
 
@@ -203,6 +210,7 @@ class Incarnation:
         while not self._ending:
             self.sleeper.looking()
             found = 0
+            self._asked_at = monotonic()
             for group in groups:
                 for job in await self._claimer.claim(group, sweep=sweep):
                     found += 1
@@ -211,7 +219,7 @@ class Incarnation:
                 # A few begin before the next claim is sent; while many begin, it is under way.
                 await asyncio.sleep(0)
             # Here, not after the rest: whoever is asleep has claimed.
-            self.claiming = True
+            self._answered, self._asked_at = True, None
             self.sleeper.lower_flags()
             due = (sweep and not found) or self._claimer.time_to_promote()
             promoted = due and await self._claimer.promote()

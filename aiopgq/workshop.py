@@ -94,7 +94,7 @@ class Workshop:
 
     @property
     def stuck_for(self) -> float:
-        """Seconds since outcomes could last be written; 0 while all is well."""
+        """Seconds the oldest unwritten outcomes have been under way; 0 when none are."""
         return max(self._settler.stuck_for, self._transactor.stuck_for)
 
     async def open(self) -> None:

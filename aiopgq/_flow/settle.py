@@ -52,7 +52,7 @@ class Settler:
         self._refused = refused
         self._waiting: list[Settlement] = []
         self._under_way = 0
-        self._stuck_since: float | None = None
+        self._began = 0.0
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,8 +66,9 @@ class Settler:
 
     @property
     def stuck_for(self) -> float:
-        """Seconds since outcomes could last be written; 0 while all is well."""
-        return 0.0 if self._stuck_since is None else monotonic() - self._stuck_since
+        """Seconds the oldest outcomes have been under way, answered or not; 0 when none are."""
+        # No failure is waited for: a line that swallows everything shows none for half a minute.
+        return monotonic() - self._began if self._under_way else 0.0
 
     def add(self, settlement: Settlement) -> None:
         """Take an outcome; it is kept until written."""
@@ -85,7 +86,7 @@ class Settler:
             batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
             if not self._waiting:
                 self._arrived.clear()
-            self._under_way = len(batch)
+            self._under_way, self._began = len(batch), monotonic()
             by_kind: defaultdict[str, list[Settlement]] = defaultdict(list)
             for one in batch:
                 by_kind[one.kind].append(one)
@@ -135,11 +136,9 @@ class Settler:
                 return
             except StoreError as error:
                 maybe_written = maybe_written or not isinstance(error, NotSent)
-                self._stuck_since = self._stuck_since or monotonic()
                 await self._pause(self._patience.failed(error))
             else:
                 self._patience.worked()
-                self._stuck_since = None
                 if len(ours) < len(batch) and not maybe_written:
                     _tell_lost(batch, ours)
                 return
@@ -158,7 +157,6 @@ class Settler:
             await self._write(storable.kind, [storable], refusals=refusals + 1)
 
     async def _make_partition(self) -> None:
-        self._stuck_since = self._stuck_since or monotonic()
         pause = _PARTITION_PAUSE * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
         try:
             await self._jobs.make_partitions(_PARTITION_DAYS)

@@ -488,6 +488,36 @@ async def test_a_server_that_hangs_up_on_idlers_is_called_again(jobs, journal, s
     assert len(journal.jobs) == 3
 
 
+async def test_health_tells_of_a_black_hole_before_any_statement_has_failed(dsn, proxy, journal, caplog, monkeypatch):
+    monkeypatch.setattr("aiopgq.worker._STUCK", 1)
+    monkeypatch.setattr("aiopgq.incarnation._UNANSWERED", 1)
+    jobs = App(proxy.dsn, listen_dsn=dsn)
+    done = asyncio.Event()
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            await done.wait()
+
+    async with jobs, jobs.worker(poll_interval=0.5) as worker:
+        job = await task.enqueue()
+        await eventually(lambda: worker.health().running == 1)
+        assert (worker.health().claiming, worker.health().settling) == (True, True)
+        proxy.black_hole = True
+        done.set()
+        await eventually(lambda: not worker.health().settling, what="it says that nothing is settled")
+        await eventually(lambda: not worker.health().claiming, what="it says that nothing is claimed")
+        # Statements are given up after half a minute: all of them are still hoped for.
+        assert "cannot settle" not in caplog.text
+        assert "cannot claim" not in caplog.text
+        assert worker.health().unsettled == 1
+        proxy.black_hole = False
+        proxy.cut()
+        await job.result(timeout=10)
+        await eventually(lambda: worker.health()[:3] == (True, True, True))
+        assert worker.health().unsettled == 0
+
+
 async def test_handlers_that_use_up_a_pool_do_not_keep_the_worker_from_settling(dsn, jobs, journal):
     @jobs.task(name="t")
     async def task() -> None:
@@ -670,7 +700,8 @@ async def test_a_worker_outlives_a_function_that_is_missing_for_a_while(jobs, sq
 
 
 async def test_a_stop_does_not_wait_for_the_pause_between_two_tries_to_settle(jobs, sql, monkeypatch):
-    monkeypatch.setattr(Patience, "failed", lambda *_: 300.0)
+    refused = []
+    monkeypatch.setattr(Patience, "failed", lambda _, error: refused.append(error) or 300.0)
 
     @jobs.task(name="t")
     async def task() -> None:
@@ -679,7 +710,7 @@ async def test_a_stop_does_not_wait_for_the_pause_between_two_tries_to_settle(jo
     async with jobs, jobs.worker() as worker:
         await sql.execute("ALTER FUNCTION aiopgq.complete_jobs RENAME TO complete_jobs_elsewhere")
         job = await task.enqueue()
-        await eventually(lambda: worker._workshop.stuck_for, what="the settlement is refused")
+        await eventually(lambda: refused, what="the settlement is refused")
         await sql.execute("ALTER FUNCTION aiopgq.complete_jobs_elsewhere RENAME TO complete_jobs")
 
     assert worker.left_behind == 0
