@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from aiopgq._store.dsn import Hosts
 from aiopgq._store.trouble import PASSING, NotSent, translated
 
 __all__ = ["ConnectFactory", "ConnectSettings", "Line", "Lines"]
@@ -42,6 +43,10 @@ class ConnectSettings:
     statement_cache_size: int = 100
     connect: ConnectFactory | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    _hosts: Hosts = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hosts", Hosts(self.dsn))
 
     async def open(self, purpose: str) -> Any:
         """Open a connection; its application_name tells what it is for.
@@ -50,19 +55,27 @@ class ConnectSettings:
             NotSent: The factory failed, in whatever way; a token service that is away comes back.
             Exception: What asyncpg raises.
         """
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            if self.connect is not None:
-                try:
-                    return await self.connect()
-                except Exception as error:
-                    raise NotSent(f"connect for {purpose} ({type(error).__name__}: {error})") from error
+        dsn = self._hosts.dsn
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                return await self._open(dsn, purpose)
+        except TimeoutError:
+            self._hosts.silent(dsn)
+            raise
 
-            return await asyncpg.connect(
-                self.dsn,
-                statement_cache_size=self.statement_cache_size,
-                server_settings={"application_name": f"aiopgq {purpose}"},
-                **self.options,
-            )
+    async def _open(self, dsn: str, purpose: str) -> Any:
+        if self.connect is not None:
+            try:
+                return await self.connect()
+            except Exception as error:
+                raise NotSent(f"connect for {purpose} ({type(error).__name__}: {error})") from error
+
+        return await asyncpg.connect(
+            dsn,
+            statement_cache_size=self.statement_cache_size,
+            server_settings={"application_name": f"aiopgq {purpose}"},
+            **self.options,
+        )
 
 
 class Line:

@@ -6,11 +6,11 @@ Whatever is wrong with a DSN, no message shows it: what looks like a host may be
 import os
 import re
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from aiopgq.errors import ConfigError
 
-__all__ = ["EMBEDDED", "find_dsn", "masked", "normal"]
+__all__ = ["EMBEDDED", "Hosts", "find_dsn", "masked", "normal"]
 
 EMBEDDED: Final = "embedded:"
 _SCHEMES: Final = re.compile(r"postgres(?:ql)?(?P<driver>\+\w+)?://", re.IGNORECASE)
@@ -82,6 +82,33 @@ def find_dsn(given: str | None) -> str:
 def masked(dsn: str) -> str:
     """Return a DSN that `normal` let pass in a form that can be shown: without its password."""
     return _PASSWORDS.sub("***", dsn)
+
+
+class Hosts:
+    """A DSN that may name several hosts, each in its turn the first to be asked.
+
+    asyncpg asks one after the other, so one that gives no sign at all takes the time of all.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        parts = urlsplit(dsn)
+        user, at, hosts = parts.netloc.rpartition("@")
+        names = hosts.split(",")
+        self._orders = [dsn]
+        for first in range(1, len(names)):
+            netloc = user + at + ",".join(names[first:] + names[:first])
+            self._orders.append(urlunsplit(parts._replace(netloc=netloc)))
+        self._turn = 0
+
+    @property
+    def dsn(self) -> str:
+        """The DSN, its hosts in the order in which they are to be asked now."""
+        return self._orders[self._turn]
+
+    def silent(self, dsn: str) -> None:
+        """Ask another host first from now on, unless somebody who waited as long has seen to that already."""
+        if dsn == self.dsn:
+            self._turn = (self._turn + 1) % len(self._orders)
 
 
 def _is_readable(dsn: str) -> bool:
