@@ -130,7 +130,9 @@ def _size(call: _Call) -> int:
 
 
 def _unavailable(doing: str, job_id: UUID, trouble: Exception | None) -> StoreUnavailable:
-    error = StoreUnavailable(doing, job_id)
+    # A server that is full or read-only says so; whoever is told only "unavailable" looks at the network.
+    said = trouble.doing if isinstance(trouble, StoreUnavailable) else doing
+    error = StoreUnavailable(said, job_id)
     error.__cause__ = trouble
 
     return error
@@ -168,7 +170,7 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
                     raise EnqueueUnknown(batch[0].id) from error
                 maybe_committed = True
             if monotonic() + _PAUSE > deadline:
-                raise StoreUnavailable(f"enqueue {len(batch)} jobs", batch[0].id) from error
+                raise _unavailable(f"enqueue {len(batch)} jobs", batch[0].id, error) from error
             await asyncio.sleep(_PAUSE)
         else:
             # What an unanswered try of ours had inserted is new all the same.
