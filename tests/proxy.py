@@ -16,6 +16,7 @@ class Proxy:
 
     Attributes:
         dsn: Where to connect instead.
+        address: The same as host:port.
         delay: Seconds each chunk is held back.
         refusing: New connections are reset at once.
         black_hole: Bytes vanish in both directions; nobody is told.
@@ -32,6 +33,7 @@ class Proxy:
         self._open = set()
         self._handlers = set()
         self.dsn = None
+        self.address = None
         self.delay = 0.0
         self.refusing = False
         self.black_hole = False
@@ -43,7 +45,8 @@ class Proxy:
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         user, at, _ = self._upstream.netloc.rpartition("@")
-        self.dsn = urlunsplit(self._upstream._replace(netloc=f"{user}{at}127.0.0.1:{port}", query=""))
+        self.address = f"127.0.0.1:{port}"
+        self.dsn = urlunsplit(self._upstream._replace(netloc=f"{user}{at}{self.address}", query=""))
         return self
 
     async def __aexit__(self, *_):
