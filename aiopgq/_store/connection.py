@@ -5,6 +5,7 @@ statement runs under a timer of ours, and a connection that failed in the middle
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ CONNECT_TIMEOUT: Final = 5.0
 STATEMENT_TIMEOUT: Final = 30.0
 CLOSE_TIMEOUT: Final = 2.0
 _CANCEL_TIME: Final = 1.0
+# A firewall forgets a line that is silent for minutes, and a host that is gone answers nothing: the kernel asks,
+# and gives a line up long before the timer of a statement would. What a system does not know is left out.
+_TCP: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 
 ConnectFactory = Callable[[], Awaitable[Any]]
 
@@ -58,10 +62,13 @@ class ConnectSettings:
         dsn = self._hosts.dsn
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                return await self._open(dsn, purpose)
+                connection = await self._open(dsn, purpose)
         except TimeoutError:
             self._hosts.silent(dsn)
             raise
+        _keep_alive(connection)
+
+        return connection
 
     async def _open(self, dsn: str, purpose: str) -> Any:
         if self.connect is not None:
@@ -76,6 +83,19 @@ class ConnectSettings:
             server_settings={"application_name": f"aiopgq {purpose}"},
             **self.options,
         )
+
+
+def _keep_alive(connection: Any) -> None:
+    """Let the kernel see to it that the other end is still there."""
+    # asyncpg has neither a setting for it nor a public way to the socket; a connect function may give anything.
+    transport = getattr(connection, "_transport", None)
+    plug = None if transport is None else transport.get_extra_info("socket")
+    if plug is None or plug.family == getattr(socket, "AF_UNIX", None):
+        return
+    plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP.items():
+        if (option := getattr(socket, name, None)) is not None:
+            plug.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Line:
@@ -148,6 +168,10 @@ class Line:
                             yield self._connection
                     except TimeoutError:
                         self._abandon()
+                        raise
+                    except asyncpg.ReadOnlySQLTransactionError:
+                        # After a failover the server we know may live on as a standby: the next try may find another.
+                        self._terminate()
                         raise
                     except (asyncio.CancelledError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                         # An answer may still be on its way: nobody may read it as the answer to his own question.
