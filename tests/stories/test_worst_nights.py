@@ -5,7 +5,9 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import subprocess
+import sys
 import time
 
 import asyncpg
@@ -22,6 +24,7 @@ from aiopgq.errors import StoreUnavailable
 
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'aiopgq %'"
 KILL = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'aiopgq %'"
+NEVER = 300
 LEFT = "SELECT count(*) FROM aiopgq.jobs"
 # Each of a worker's loops tries again ever more slowly: so often in the first seconds, then every few.
 MOST_TRIES_A_LOOP = 8
@@ -182,6 +185,21 @@ async def test_a_restart_of_the_server_costs_no_job(server, journal, impatient, 
     assert len(said(caplog)) <= 2 * LOOPS
 
 
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+async def test_an_idle_worker_that_polls_never_serves_again_after_a_restart(server, journal, how):
+    app = App(server.dsn)
+    gate = Gate(app, journal)
+    gate.open()
+    async with app, app.worker(concurrency=4, poll_interval=NEVER) as worker:
+        await well(worker)
+        before = identity(worker)
+        await server.stop(how)
+        await server.start()
+        await gate.enqueue(20)
+        await all_ended_once(server, gate, journal)
+        assert identity(worker) == before
+
+
 @pytest.mark.slow
 async def test_an_idle_worker_serves_again_after_twenty_seconds_without_a_server(server, journal, caplog):
     caplog.set_level(logging.DEBUG, "aiopgq")
@@ -322,6 +340,23 @@ async def test_after_a_failover_work_goes_on_and_every_acknowledged_job_ends_onc
         await well(worker)
 
 
+async def test_a_primary_that_lives_on_without_writing_is_left_for_its_successor(pair, journal):
+    app = App(pair.dsn)
+    gate = Gate(app, journal)
+    # What listens hears nothing from the successor, for it is not refused; looking is the net.
+    async with app, app.worker(poll_interval=1) as worker:
+        await gate.enqueue(5)
+        await eventually(lambda: worker.health().running == 5)
+        before = identity(worker)
+        # Nobody is disconnected: each connection that is open leads to a server that refuses.
+        await pair.primary.set("default_transaction_read_only", "on")
+        await pair.promote()
+        gate.open()
+        await gate.enqueue(5)
+        await all_ended_once(pair.standby, gate, journal)
+        assert identity(worker) == before
+
+
 async def test_a_primary_that_vanishes_without_a_word_does_not_hide_its_successor(pair, journal, monkeypatch):
     # A host that is gone refuses nothing: connecting to it takes all the time there is.
     monkeypatch.setattr("aiopgq._store.connection.CONNECT_TIMEOUT", 1.0)
@@ -384,6 +419,32 @@ async def test_a_worker_started_on_a_standby_serves_when_that_is_promoted(pair, 
     finally:
         worker.stop()
         await running
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
+async def test_the_kernel_watches_over_every_connection_of_ours(server, monkeypatch):
+    opened, connect = [], asyncpg.connect
+
+    async def noted(*args, **options):
+        connection = await connect(*args, **options)
+        opened.append(connection)
+        return connection
+
+    monkeypatch.setattr(asyncpg, "connect", noted)
+    app = App(server.dsn)
+
+    @app.task(name="t")
+    async def task() -> None: ...
+
+    async with app, app.worker() as worker:
+        await well(worker)
+        await (await task.enqueue()).result(timeout=5)
+        ours = [one._transport.get_extra_info("socket") for one in opened if not one.is_closed()]
+        assert len(ours) >= LOOPS
+        for plug in ours:
+            assert plug.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+            assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
 
 
 # no room
