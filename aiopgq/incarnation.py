@@ -35,7 +35,7 @@ _FAREWELL: Final = 2.0
 _FEWEST_UNSETTLED: Final = 2000
 _FEW: Final = 10
 _LAST_SETTLEMENTS: Final = 10.0
-# Claims take milliseconds; one that has waited so long for its answer gets none.
+# Claims, and what goes before sleep, take milliseconds: what has waited so long for its answer gets none.
 _UNANSWERED: Final = 5.0
 
 
@@ -68,7 +68,6 @@ class Incarnation:
         )
         self.lost: str | None = None
         self._answered = False
-        self._asked_at: float | None = None
         self.fenced = asyncio.Event()
         self._over = asyncio.Event()
         self._left = False
@@ -95,8 +94,8 @@ class Incarnation:
 
     @property
     def claiming(self) -> bool:
-        """Whether the last claim had an answer, and the one under way can still get one."""
-        return self._answered and (self._asked_at is None or monotonic() - self._asked_at < _UNANSWERED)
+        """Whether the last claim had an answer, and what is under way can still get one."""
+        return self._answered and self._line.waits_for < _UNANSWERED
 
     @property
     def _ending(self) -> bool:
@@ -210,7 +209,6 @@ class Incarnation:
         while not self._ending:
             self.sleeper.looking()
             found = 0
-            self._asked_at = monotonic()
             for group in groups:
                 for job in await self._claimer.claim(group, sweep=sweep):
                     found += 1
@@ -219,7 +217,7 @@ class Incarnation:
                 # A few begin before the next claim is sent; while many begin, it is under way.
                 await asyncio.sleep(0)
             # Here, not after the rest: whoever is asleep has claimed.
-            self._answered, self._asked_at = True, None
+            self._answered = True
             self.sleeper.lower_flags()
             due = (sweep and not found) or self._claimer.time_to_promote()
             promoted = due and await self._claimer.promote()

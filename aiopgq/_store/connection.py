@@ -15,6 +15,7 @@ import asyncpg
 
 from aiopgq._store.dsn import Hosts
 from aiopgq._store.trouble import PASSING, NotSent, translated
+from aiopgq._words.clock import monotonic
 
 __all__ = ["ConnectFactory", "ConnectSettings", "Line", "Lines"]
 
@@ -113,6 +114,7 @@ class Line:
         self.timer = timer
         self.users = 0
         self._connection: Any = None
+        self._asked_at: float | None = None
         self._abandoned: list[Any] = []
         self._turn = asyncio.Lock()
 
@@ -126,6 +128,11 @@ class Line:
         """The pid of the server process behind it, None while there is none."""
         pid: int | None = self._connection.get_server_pid() if self.connected else None
         return pid
+
+    @property
+    def waits_for(self) -> float:
+        """Seconds since what is under way was asked; 0 while nothing is."""
+        return 0.0 if self._asked_at is None else monotonic() - self._asked_at
 
     async def open(self) -> None:
         """Connect now rather than when first used.
@@ -163,6 +170,7 @@ class Line:
             async with self._turn:
                 with translated(doing, self.settings.schema):
                     try:
+                        self._asked_at = monotonic()
                         async with asyncio.timeout(self.timer):
                             await self._connect()
                             yield self._connection
@@ -177,6 +185,8 @@ class Line:
                         # An answer may still be on its way: nobody may read it as the answer to his own question.
                         self._terminate()
                         raise
+                    finally:
+                        self._asked_at = None
         finally:
             self.users -= 1
 

@@ -502,7 +502,7 @@ async def test_health_tells_of_a_black_hole_before_any_statement_has_failed(dsn,
     async with jobs, jobs.worker(poll_interval=0.5) as worker:
         job = await task.enqueue()
         await eventually(lambda: worker.health().running == 1)
-        assert (worker.health().claiming, worker.health().settling) == (True, True)
+        await eventually(lambda: worker.health()[:3] == (True, True, True))
         proxy.black_hole = True
         done.set()
         await eventually(lambda: not worker.health().settling, what="it says that nothing is settled")
@@ -513,9 +513,9 @@ async def test_health_tells_of_a_black_hole_before_any_statement_has_failed(dsn,
         assert worker.health().unsettled == 1
         proxy.black_hole = False
         proxy.cut()
-        await job.result(timeout=10)
-        await eventually(lambda: worker.health()[:3] == (True, True, True))
-        assert worker.health().unsettled == 0
+        await eventually(lambda: worker.health().unsettled == 0, within=30)
+        await job.result(timeout=30)
+        await eventually(lambda: worker.health()[:3] == (True, True, True), within=30)
 
 
 async def test_handlers_that_use_up_a_pool_do_not_keep_the_worker_from_settling(dsn, jobs, journal):
