@@ -96,7 +96,7 @@ class Batcher:
                         _answer(batch, lambda call: EnqueueUnknown(call.job.id))
                         return
                     once = True
-                trouble = error
+                trouble = _telling(trouble, error)
                 await asyncio.sleep(_PAUSE)
             else:
                 _answer(batch, lambda _: None)
@@ -127,6 +127,11 @@ class Batcher:
 
 def _size(call: _Call) -> int:
     return len(call.job.args) + len(call.job.headers or "")
+
+
+def _telling(before: Exception | None, error: Exception) -> Exception:
+    """Return the trouble that tells more: that the time was up in the middle of the last try is no reason."""
+    return before if before is not None and isinstance(error, TimeoutError) else error
 
 
 def _unavailable(doing: str, job_id: UUID, trouble: Exception | None) -> StoreUnavailable:
@@ -160,6 +165,7 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
     """
     deadline = monotonic() + DEADLINE + len(batch) / _SLOWEST
     maybe_committed = False
+    trouble: Exception | None = None
     while True:
         try:
             async with asyncio.timeout(deadline - monotonic()):
@@ -169,8 +175,9 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
                 if not keep:
                     raise EnqueueUnknown(batch[0].id) from error
                 maybe_committed = True
+            trouble = _telling(trouble, error)
             if monotonic() + _PAUSE > deadline:
-                raise _unavailable(f"enqueue {len(batch)} jobs", batch[0].id, error) from error
+                raise _unavailable(f"enqueue {len(batch)} jobs", batch[0].id, trouble) from trouble
             await asyncio.sleep(_PAUSE)
         else:
             # What an unanswered try of ours had inserted is new all the same.

@@ -14,6 +14,7 @@ from support import eventually
 
 from aiopgq import App
 from aiopgq._flow import enqueue as flow
+from aiopgq._store.jobs import Jobs
 from aiopgq._store.trouble import Undefined
 from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
 
@@ -324,6 +325,27 @@ async def test_an_outage_longer_than_the_deadline_is_told_with_the_id_to_repeat_
     repeated = [await greet.options(id=told.value.id).enqueue("again") for _ in range(2)]
     assert [(job.id, job.existing) for job in repeated] == [(told.value.id, False), (told.value.id, True)]
     assert await count(sql) == 2
+
+
+@pytest.mark.parametrize("sent", ["one", "bulk"])
+async def test_the_reason_is_told_even_if_the_time_was_up_in_the_middle_of_the_last_try(
+    far, sql, soon, monkeypatch, sent
+):
+    greet = far.task_named("greet")
+    full = StoreUnavailable("enqueue jobs (DiskFullError: No space left on device)")
+
+    tries = itertools.count()
+
+    async def in_vain(*_, **_options):
+        if next(tries) == 0:
+            raise full
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Jobs, "enqueue", in_vain)
+    with pytest.raises(StoreUnavailable, match=r"No space left on device.*options") as told:
+        await (greet.enqueue("a") if sent == "one" else far.enqueue_many([greet.call("a"), greet.call("b")]))
+    assert told.value.__cause__ is full
+    assert told.value.id is not None
 
 
 async def test_repeating_what_was_committed_all_the_same_makes_no_second_job(proxy, far, sql, soon):
