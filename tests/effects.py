@@ -3,18 +3,23 @@
 import asyncio
 import itertools
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import asyncpg
 
-__all__ = ["PROGRAM", "Effects"]
+__all__ = ["FAKE_CLOCK", "PROGRAM", "Effects", "wrong_clock"]
+
+# What makes the clock of a process wrong; None where it is not installed.
+FAKE_CLOCK = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
 
 TABLE = """
     CREATE TABLE IF NOT EXISTS public.effects (
         id bigint GENERATED ALWAYS AS IDENTITY, key uuid PRIMARY KEY, job uuid, claim uuid, attempt int, pid int,
-        began timestamptz DEFAULT clock_timestamp(), ended timestamptz)"""
+        host_clock double precision, began timestamptz DEFAULT clock_timestamp(), ended timestamptz);
+    CREATE TABLE IF NOT EXISTS public.ledger (job uuid, claim uuid)"""
 
 PROGRAM = """
-import asyncio, contextlib, os, signal, time, uuid
+import asyncio, contextlib, os, select, signal, time, uuid
 import asyncpg
 from aiopgq import App, Backoff, current_job
 
@@ -43,12 +48,16 @@ async def write(sql, *args):
 async def effect():
     run, key = current_job(), uuid.uuid4()
     await write(
-        "INSERT INTO public.effects (key, job, claim, attempt, pid) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
-        key, run.id, run.job.claim_id, run.attempt, os.getpid())
+        "INSERT INTO public.effects (key, job, claim, attempt, pid, host_clock) VALUES ($1, $2, $3, $4, $5, $6) "
+        "ON CONFLICT DO NOTHING", key, run.id, run.job.claim_id, run.attempt, os.getpid(), time.time())
     try:
         yield run
     finally:
         await write("UPDATE public.effects SET ended = clock_timestamp() WHERE key = $1 AND ended IS NULL", key)
+
+def stand(seconds):
+    # time.sleep() waits for a moment, which a clock made wrong lets it miss.
+    select.select([], [], [], seconds)
 
 @jobs.task
 async def first_run_stays(seconds: float) -> int:
@@ -83,14 +92,55 @@ async def die(how: str, times: int = 1) -> None:
 @jobs.task
 async def block(seconds: float) -> None:
     async with effect():
-        time.sleep(seconds)
+        stand(seconds)
 
 @jobs.task
 def thread(seconds: float) -> None:
     if current_job().attempt == 1:
         open("threaded", "w").close()
         time.sleep(seconds)
+
+@jobs.task(backoff=AT_ONCE)
+def work_in_a_thread(seconds: float, fails: int = 0) -> None:
+    async def work() -> None:
+        async with effect() as run:
+            stand(seconds)
+            if run.attempt <= fails:
+                raise ValueError
+
+    # A loop of its own: that of the worker may be blocked.
+    asyncio.run(work())
+
+@jobs.task(transactional=True, backoff=AT_ONCE)
+async def transfer(seconds: float, how: str) -> None:
+    async with effect() as run:
+        await run.connection.execute("INSERT INTO public.ledger VALUES ($1, $2)", run.id, run.job.claim_id)
+        await asyncio.sleep(seconds)
+        if run.attempt == 1 and how == "fails":
+            raise ValueError
+        if run.attempt == 1 and how == "dies":
+            os._exit(5)
+
+@jobs.task(backoff=Backoff(base=2, factor=1, jitter=0))
+async def come_back(fails: int) -> None:
+    async with effect() as run:
+        if run.attempt <= fails:
+            raise ValueError
 """
+
+
+def wrong_clock(file, hours):
+    """Return an environment whose clock is wrong by so many hours, as long as the file, then written, does not change.
+
+    The monotonic clock stays right, as on a host whose time was set by hand.
+    """
+    file.write_text(f"{hours:+d}h")
+    return {
+        "LD_PRELOAD": str(FAKE_CLOCK),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
 
 
 class Effects:
@@ -117,6 +167,11 @@ class Effects:
     async def begun(self, count):
         """Tell whether so many runs have begun."""
         return len(await self.runs()) >= count
+
+    async def ledger(self):
+        """Return how often each job wrote, in a transaction of its own that was committed."""
+        async with self._turn:
+            return Counter(row["job"] for row in await self._connection.fetch("SELECT job FROM public.ledger"))
 
     async def attempts(self):
         """Return how many runs each job had."""

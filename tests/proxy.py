@@ -31,6 +31,7 @@ class Proxy:
         self._query = dict(parse_qsl(self._upstream.query))
         self._server = None
         self._open = set()
+        self._late = {}
         self._handlers = set()
         self.dsn = None
         self.address = None
@@ -60,6 +61,10 @@ class Proxy:
         for writer in list(self._open):
             _reset(writer)
 
+    def slow(self, delays):
+        """Hold back each connection that is open now by seconds of its own; new ones are as fast as ever."""
+        self._late = {writer: next(delays) for writer in self._open}
+
     async def _pass_on(self, reader, writer):
         self._handlers.add(asyncio.current_task())
         try:
@@ -73,7 +78,10 @@ class Proxy:
             self.turned_away += 1
             return
         self.accepted += 1
-        from_server, to_server = await self._reach()
+        try:
+            from_server, to_server = await self._reach()
+        except OSError:  # there is no server at the moment
+            return
         self._open |= {writer, to_server}
         try:
             await asyncio.gather(
@@ -94,7 +102,7 @@ class Proxy:
     async def _pump(self, reader, writer, *, answers):
         try:
             while data := await reader.read(_CHUNK):
-                await asyncio.sleep(self.delay)
+                await asyncio.sleep(self.delay + self._late.get(writer, 0.0))
                 if answers and self.lose_answer:
                     self.lose_answer = False
                     self.refusing = True

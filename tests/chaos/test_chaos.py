@@ -6,6 +6,7 @@ of the faults.
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -15,7 +16,7 @@ from collections import Counter
 
 import asyncpg
 import pytest
-from effects import PROGRAM, Effects
+from effects import FAKE_CLOCK, PROGRAM, Effects, wrong_clock
 from faces.cli import Cli, alive
 from invariants import violations
 from proxy import Proxy
@@ -34,10 +35,15 @@ LEASE = 3
 HOSTS = 2
 CHILDREN = 2
 SLOTS = 8
-# claim, settle, beside, pulse and listen for each worker process; those of the dead may be on their way out.
+# claim, settle, beside, pulse and listen for each worker process, and one for each run of a transactional task; those
+# of the dead may be on their way out.
 MOST_CONNECTIONS = 5 * HOSTS * CHILDREN * 3 // 2
+MOST_TRANSACTIONS = SLOTS * HOSTS * CHILDREN * 3 // 2
 LINES_A_FAULT = 30
-OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'aiopgq %'"
+HOUR = 3600
+OURS = """
+    SELECT array_agg(application_name = 'aiopgq transaction') FROM pg_stat_activity
+    WHERE application_name LIKE 'aiopgq %'"""
 UNFINISHED = "SELECT count(*) FROM aiopgq.jobs"
 KILL = """
     SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -45,6 +51,32 @@ KILL = """
 AFTER_THE_END = """
     SELECT e.job, e.claim, e.began, a.finished_at FROM public.effects e JOIN aiopgq.all_jobs a ON a.id = e.job
     WHERE e.began > a.finished_at"""
+# Whoever runs these cannot be stopped from outside; of two runs, one settlement is accepted.
+UNSTOPPABLE = {"work.block", "work.work_in_a_thread"}
+
+
+class Server:
+    """A PostgreSQL of its own, which may go and come back: others would not like what happens to it."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.start()
+
+    def start(self):
+        self._hold = EmbeddedServer.start(self._folder)
+        self.dsn = self._hold.dsn
+
+    def stop(self, number):
+        """Send the postmaster a signal; return what tells whether it has ended."""
+        file = self._folder / "data" / "postmaster.pid"
+        postmaster = int(file.read_text().split()[0])
+        os.kill(postmaster, number)
+        self._hold.close()
+
+        return lambda: not alive(postmaster)
+
+    def close(self):
+        self._hold.close()
 
 
 class Ground:
@@ -57,15 +89,21 @@ class Ground:
         self.dice = None
         self.story = []
         self.began = time.monotonic()
-        self.most_connections = 0
+        self.most_connections = self.most_transactions = 0
         self.frozen = set()
         self.ever_frozen = set()
+        self.clocks = []
         self.hosts = [self.host() for _ in range(HOSTS)]
         self.lost_hosts = []
 
     def host(self):
+        """A host whose clock is right, one that is an hour ahead, one that is an hour behind, and so on."""
         options = ("--processes", CHILDREN, "--concurrency", SLOTS, "--no-job-log", "--poll-interval", 1)
-        return self.cli.run("-A", "work", *options, lease=str(LEASE))
+        clock = {}
+        if FAKE_CLOCK is not None:
+            self.clocks.append(self.cli.folder / f"clock-{len(self.clocks)}")
+            clock = wrong_clock(self.clocks[-1], (0, 1, -1)[(len(self.clocks) - 1) % 3])
+        return self.cli.run("-A", "work", *options, lease=str(LEASE), **clock)
 
     @staticmethod
     def children_of(host):
@@ -100,7 +138,9 @@ class Ground:
         """Let things go on for a while, and count connections."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self.most_connections = max(self.most_connections, await self.ask(OURS))
+            transactions = await self.ask(OURS) or []
+            self.most_transactions = max(self.most_transactions, sum(transactions))
+            self.most_connections = max(self.most_connections, len(transactions) - sum(transactions))
             await self.ask("SELECT pg_sleep(0.1)")
 
     # faults
@@ -159,8 +199,27 @@ class Ground:
         await self.rest(LEASE)
         self.proxy.delay = 0.0
 
+    async def delay_some(self):
+        """Some connections are slow, each in its own way, beats among them perhaps."""
+        dice = random.Random(self.dice.random())
+        self.proxy.slow(iter(lambda: dice.choice([0, dice.uniform(0.05, 0.5)]), None))
+        await self.rest(LEASE)
+        self.proxy.slow(itertools.repeat(0.0))
+
+    async def set_a_clock_wrong(self):
+        """The clock of a host steps by an hour or two; that of the database decides."""
+        if self.clocks:
+            self.dice.choice(self.clocks).write_text(self.dice.choice(["-1h", "+0h", "+1h"]))
+
+    async def restart_the_server(self):
+        """Stopped, mostly at once as in an emergency, and away for a while."""
+        gone = self.server.stop(self.dice.choice([signal.SIGQUIT, signal.SIGQUIT, signal.SIGINT]))
+        until = time.monotonic() + self.dice.uniform(0.1, 1.2) * LEASE
+        await eventually(lambda: gone() and time.monotonic() > until, within=30, what="the outage is over")
+        await asyncio.to_thread(self.server.start)
+
     async def crash_the_server(self):
-        """What an immediate restart does: all backends end at once, the postmaster recovers from the log."""
+        """What a crash of one backend does: all others end at once, the postmaster recovers from the log."""
         os.kill(await self.ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"), signal.SIGKILL)
 
 
@@ -174,7 +233,10 @@ FAULTS = {
     Ground.black_hole: 1,
     Ground.lose_an_answer: 2,
     Ground.delay: 1,
-    Ground.crash_the_server: 2,
+    Ground.delay_some: 1,
+    Ground.set_a_clock_wrong: 1,
+    Ground.restart_the_server: 2,
+    Ground.crash_the_server: 1,
 }
 
 
@@ -187,8 +249,7 @@ def seed():
 
 @pytest.fixture
 async def server(tmp_path):
-    """A server of its own: others would not like what happens to it."""
-    server = await asyncio.to_thread(EmbeddedServer.start, tmp_path / "server")
+    server = await asyncio.to_thread(Server, tmp_path / "server")
     await migrate(ConnectSettings(server.dsn, "aiopgq"))
     yield server
     await asyncio.to_thread(server.close)
@@ -207,20 +268,29 @@ def cli(tmp_path):
 async def enqueue(app, dice, count, ground):
     """Enqueue a mix of jobs while things break, each surely: with an id of its own, until the answer comes."""
     tasks = {}
-    for name in ("quick", "work", "die"):
+    for name in ("quick", "work", "die", "block", "work_in_a_thread", "transfer"):
 
         @app.task(name=f"work.{name}")
         async def anything(**_arguments: object) -> None: ...
 
         tasks[name] = anything
-    fatal = set(dice.sample(range(count), max(2, count // 100)))
+    few = max(2, count // 100)
+    numbers = dice.sample(range(count), 2 * few)
+    fatal, blocking = set(numbers[:few]), set(numbers[few:])
     calls, ids = [], [uuid7() for _ in range(count)]
     for number, one in enumerate(ids):
         chosen = {name: task.options(id=one) for name, task in tasks.items()}
+        kind, seconds, fails = dice.random(), dice.choice([0.1, 1.0, LEASE]), dice.choice([0, 0, 1])
         if number in fatal:
             calls.append(chosen["die"].call(how=dice.choice(["0", "9", "crashes"])))
-        elif dice.random() < 0.4:
-            seconds, fails = dice.choice([0.1, 1.0, LEASE]), dice.choice([0, 0, 1])
+        elif number in blocking:
+            calls.append(chosen["block"].call(seconds=1.4 * LEASE))
+        elif kind < 0.15:
+            how = dice.choices(["commits", "fails", "dies"], [12, 4, 1])[0]
+            calls.append(chosen["transfer"].call(seconds=seconds / 2, how=how))
+        elif kind < 0.25:
+            calls.append(chosen["work_in_a_thread"].call(seconds=seconds / 2, fails=fails))
+        elif kind < 0.5:
             calls.append(chosen["work"].call(seconds=seconds, fails=fails))
         else:
             calls.append(chosen["quick"].call())
@@ -241,7 +311,12 @@ async def enqueue(app, dice, count, ground):
 
 
 async def break_things(ground, faults, seed):
-    for number, fault in enumerate(random.Random(seed).choices(list(FAULTS), list(FAULTS.values()), k=faults)):
+    dice = random.Random(seed)
+    # Each kind once, if there are so many, then what the dice say.
+    each = dice.sample(list(FAULTS), min(faults, len(FAULTS)))
+    chosen = each + dice.choices(list(FAULTS), list(FAULTS.values()), k=faults - len(each))
+    dice.shuffle(chosen)
+    for number, fault in enumerate(chosen):
         # Dice for each fault, so that what one finds does not change the next.
         ground.dice = random.Random(f"{seed} {number}")
         ground.story.append(f"{fault.__name__} at {time.monotonic() - ground.began:.1f} s")
@@ -251,7 +326,7 @@ async def break_things(ground, faults, seed):
 
 async def test_no_job_is_lost_nor_run_beside_itself_whatever_breaks(server, cli, seed):
     count = int(os.environ.get("AIOPGQ_CHAOS_JOBS", "300"))
-    faults = int(os.environ.get("AIOPGQ_CHAOS_FAULTS", "14"))
+    faults = int(os.environ.get("AIOPGQ_CHAOS_FAULTS", "18"))
     effects = await Effects.open(server.dsn)
     await effects.close()
     async with Proxy(server.dsn) as proxy:
@@ -280,30 +355,80 @@ async def test_no_job_is_lost_nor_run_beside_itself_whatever_breaks(server, cli,
             raise
 
 
+@pytest.mark.skipif(FAKE_CLOCK is None, reason="no libfaketime: apt-get install -y --no-install-recommends libfaketime")
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_the_clock_of_the_database_decides_what_is_due_not_that_of_a_worker(server, cli, hours):
+    effects = await Effects.open(server.dsn)
+    cli.env |= {"AIOPGQ_DSN": server.dsn, "EFFECTS": server.dsn}
+    host = cli.run("-A", "work", lease=str(LEASE), **wrong_clock(cli.folder / "clock", hours))
+    await asyncio.to_thread(host.ready)
+    [soon, later, again] = [uuid7() for _ in range(3)]
+    async with App(server.dsn) as app:
+
+        @app.task(name="work.come_back")
+        async def come_back(fails: int) -> None: ...
+
+        await app.enqueue_many(
+            [
+                come_back.options(id=soon, delay=1).call(0),
+                come_back.options(id=later, delay=HOUR / 2).call(0),
+                come_back.options(id=again).call(1),
+            ]
+        )
+        for one in (soon, again):
+            await come_back.handle(one).result(30)
+        waiting = await come_back.handle(later).info()
+        second = await come_back.handle(again).info()
+    runs = await effects.runs()
+    await effects.close()
+    host.stop()
+    assert await asyncio.to_thread(host.end) == 0
+
+    assert waiting.status == "pending"
+    assert [run["job"] for run in runs if run["job"] == later] == []
+    assert all(abs(run["host_clock"] - run["began"].timestamp() - hours * HOUR) < 60 for run in runs)
+    first, other = [run["began"] for run in runs if run["job"] == again]
+    # Its backoff of two seconds is neither an hour too long nor over at once.
+    assert (other - first).total_seconds() >= 2
+    assert second.attempts == 2
+
+
 async def check(ground, ids, faults):
     """Every job has ended once, was never run beside itself, and little was said about it."""
     effects = await Effects.open(ground.server.dsn)
     connection = await asyncpg.connect(ground.server.dsn)
     try:
-        rows = await connection.fetch("SELECT id, status, attempts, last_error FROM aiopgq.all_jobs")
+        rows = await connection.fetch("SELECT id, task, status, attempts, last_error FROM aiopgq.all_jobs")
         assert Counter(row["id"] for row in rows) == Counter(ids)
         assert [dict(row) for row in rows if row["status"] != "completed"] == []
         assert await violations(connection) == {}
         assert await effects.twice() == []
         assert set(await effects.attempts()) == set(ids)
-        # A process that stands still cannot stop its handlers.
+        # What is written with its settlement is there once for each job, however often it was run.
+        tasks = {row["id"]: row["task"] for row in rows}
+        assert await effects.ledger() == Counter(one for one, task in tasks.items() if task == "work.transfer")
+        # A process that stands still cannot stop its handlers, nor can a loop that is blocked, nor a thread be stopped.
         overlaps = await effects.overlaps()
-        assert [pair for pair in overlaps if pair[0]["pid"] not in ground.ever_frozen] == []
+        unnamed = [
+            pair
+            for pair in overlaps
+            if pair[0]["pid"] not in ground.ever_frozen and tasks[pair[0]["job"]] not in UNSTOPPABLE
+        ]
+        assert unnamed == []
         assert [dict(late) for late in await connection.fetch(AFTER_THE_END)] == []
+        wrong = [run for run in await effects.runs() if abs(run["host_clock"] - run["began"].timestamp()) > HOUR - 60]
+        assert bool(wrong) == (FAKE_CLOCK is not None)
     finally:
         await effects.close()
         await connection.close()
     assert ground.most_connections <= MOST_CONNECTIONS
+    assert ground.most_transactions <= MOST_TRANSACTIONS
     assert len(ground.lines) <= len(ids) // 3 + LINES_A_FAULT * faults
     took, attempts = time.monotonic() - ground.began, Counter(row["attempts"] for row in rows)
     summary = [
         f"{len(ids)} jobs, {faults} faults in {took:.0f} s; jobs by attempts {dict(attempts)}",
-        f"{len(overlaps)} overlaps, {ground.most_connections} connections, {len(ground.lines)} lines",
+        f"{ground.most_connections} connections and {ground.most_transactions} of transactions at most",
+        f"{len(overlaps)} overlaps, {len(ground.lines)} lines, {len(wrong)} runs under a wrong clock",
         *ground.story,
     ]
     print(*summary, sep="\n")  # noqa: T201  # a run's figures; -s shows them
