@@ -51,6 +51,14 @@ KILL = """
 AFTER_THE_END = """
     SELECT e.job, e.claim, e.began, a.finished_at FROM public.effects e JOIN aiopgq.all_jobs a ON a.id = e.job
     WHERE e.began > a.finished_at"""
+# The run that began last is the one whose settlement counts: it had ended. $1: processes that stood still meanwhile,
+# which may begin long after others have taken the job.
+BEFORE_THE_END = """
+    SELECT * FROM (
+        SELECT DISTINCT ON (e.job) e.job, e.claim, e.attempt, e.pid, e.began, e.ended, a.finished_at
+        FROM public.effects e JOIN aiopgq.all_jobs a ON a.id = e.job
+        ORDER BY e.job, e.id DESC) AS last
+    WHERE (last.ended IS NULL OR last.ended > last.finished_at) AND last.pid <> ALL ($1)"""
 # Whoever runs these cannot be stopped from outside; of two runs, one settlement is accepted.
 UNSTOPPABLE = {"work.block", "work.work_in_a_thread"}
 
@@ -225,7 +233,7 @@ class Ground:
 
 FAULTS = {
     Ground.kill_a_child: 5,
-    Ground.freeze_a_child_past_its_lease: 2,
+    Ground.freeze_a_child_past_its_lease: 3,
     Ground.lose_a_host: 1,
     Ground.terminate_backends: 3,
     Ground.cut: 2,
@@ -416,6 +424,7 @@ async def check(ground, ids, faults):
         ]
         assert unnamed == []
         assert [dict(late) for late in await connection.fetch(AFTER_THE_END)] == []
+        assert [dict(early) for early in await connection.fetch(BEFORE_THE_END, ground.ever_frozen)] == []
         wrong = [run for run in await effects.runs() if abs(run["host_clock"] - run["began"].timestamp()) > HOUR - 60]
         assert bool(wrong) == (FAKE_CLOCK is not None)
     finally:
