@@ -88,11 +88,11 @@ class Server:
 
 
 class Ground:
-    """The server, a proxy before it, the workers, and what breaks them."""
+    """The server, a network for each host, the workers, and what breaks them."""
 
-    def __init__(self, server, proxy, cli):
+    def __init__(self, server, networks, cli):
         self.server = server
-        self.proxy = proxy
+        self.networks = networks
         self.cli = cli
         self.dice = None
         self.story = []
@@ -101,17 +101,21 @@ class Ground:
         self.frozen = set()
         self.ever_frozen = set()
         self.clocks = []
-        self.hosts = [self.host() for _ in range(HOSTS)]
+        self.hosts = [self.host(network) for network in networks]
         self.lost_hosts = []
 
-    def host(self):
+    def host(self, network):
         """A host whose clock is right, one that is an hour ahead, one that is an hour behind, and so on."""
         options = ("--processes", CHILDREN, "--concurrency", SLOTS, "--no-job-log", "--poll-interval", 1)
         clock = {}
         if FAKE_CLOCK is not None:
             self.clocks.append(self.cli.folder / f"clock-{len(self.clocks)}")
             clock = wrong_clock(self.clocks[-1], (0, 1, -1)[(len(self.clocks) - 1) % 3])
-        return self.cli.run("-A", "work", *options, lease=str(LEASE), **clock)
+        return self.cli.run("-A", "work", *options, lease=str(LEASE), AIOPGQ_DSN=network.dsn, **clock)
+
+    def some_networks(self):
+        """All of them, or that of one host: the others go on, and judge it."""
+        return self.networks if self.dice.random() < 0.5 else [self.dice.choice(self.networks)]
 
     @staticmethod
     def children_of(host):
@@ -176,43 +180,63 @@ class Ground:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.lost_hosts.append(lost)
-        self.hosts.append(self.host())
+        self.networks.append(self.networks.pop(0))
+        self.hosts.append(self.host(self.networks[-1]))
 
     async def terminate_backends(self):
         await self.ask(KILL)
 
     async def cut(self):
-        self.proxy.cut()
+        for network in self.some_networks():
+            network.cut()
 
     async def refuse(self):
-        self.proxy.refusing = True
-        self.proxy.cut()
+        networks = self.some_networks()
+        for network in networks:
+            network.refusing = True
+            network.cut()
         await self.rest(self.dice.uniform(0.2, 1.5) * LEASE)
-        self.proxy.refusing = False
+        for network in networks:
+            network.refusing = False
 
-    async def black_hole(self):
-        self.proxy.black_hole = True
-        await self.rest(self.dice.uniform(0.2, 1.2) * LEASE)
-        self.proxy.black_hole = False
-        # What was swallowed is never answered.
-        self.proxy.cut()
+    async def black_hole(self, networks=None, least=0.2, most=1.2):
+        networks = networks or self.networks
+        for network in networks:
+            network.black_hole = True
+        await self.rest(self.dice.uniform(least, most) * LEASE)
+        for network in networks:
+            network.black_hole = False
+            # What was swallowed is never answered.
+            network.cut()
+
+    async def isolate_a_host_past_its_lease(self):
+        """Others see it silent and take its jobs; it sees nothing, and must have stopped them by then."""
+        await self.black_hole([self.dice.choice(self.networks)], 1.5, 2)
 
     async def lose_an_answer(self):
-        self.proxy.lose_answer = True
+        networks = self.some_networks()
+        for network in networks:
+            network.lose_answer = True
         await self.rest(0.5)
-        self.proxy.lose_answer = self.proxy.refusing = False
+        for network in networks:
+            network.lose_answer = network.refusing = False
 
     async def delay(self):
-        self.proxy.delay = self.dice.uniform(0.05, 0.2)
+        networks, delay = self.some_networks(), self.dice.uniform(0.05, 0.2)
+        for network in networks:
+            network.delay = delay
         await self.rest(LEASE)
-        self.proxy.delay = 0.0
+        for network in networks:
+            network.delay = 0.0
 
     async def delay_some(self):
         """Some connections are slow, each in its own way, beats among them perhaps."""
         dice = random.Random(self.dice.random())
-        self.proxy.slow(iter(lambda: dice.choice([0, dice.uniform(0.05, 0.5)]), None))
+        for network in self.networks:
+            network.slow(iter(lambda: dice.choice([0, dice.uniform(0.05, 0.5)]), None))
         await self.rest(LEASE)
-        self.proxy.slow(itertools.repeat(0.0))
+        for network in self.networks:
+            network.slow(itertools.repeat(0.0))
 
     async def set_a_clock_wrong(self):
         """The clock of a host steps by an hour or two; that of the database decides."""
@@ -239,6 +263,7 @@ FAULTS = {
     Ground.cut: 2,
     Ground.refuse: 2,
     Ground.black_hole: 1,
+    Ground.isolate_a_host_past_its_lease: 2,
     Ground.lose_an_answer: 2,
     Ground.delay: 1,
     Ground.delay_some: 1,
@@ -337,13 +362,14 @@ async def test_no_job_is_lost_nor_run_beside_itself_whatever_breaks(server, cli,
     faults = int(os.environ.get("AIOPGQ_CHAOS_FAULTS", "18"))
     effects = await Effects.open(server.dsn)
     await effects.close()
-    async with Proxy(server.dsn) as proxy:
-        cli.env |= {"AIOPGQ_DSN": proxy.dsn, "EFFECTS": server.dsn}
-        ground = Ground(server, proxy, cli)
+    async with contextlib.AsyncExitStack() as stack:
+        networks = [await stack.enter_async_context(Proxy(server.dsn)) for _ in range(HOSTS)]
+        cli.env["EFFECTS"] = server.dsn
+        ground = Ground(server, networks, cli)
         for host in ground.hosts:
             await asyncio.to_thread(host.ready)
         try:
-            async with App(proxy.dsn) as app:
+            async with App(networks[0].dsn) as app:
                 ids, _ = await asyncio.gather(
                     enqueue(app, random.Random(seed), count, ground), break_things(ground, faults, seed)
                 )
