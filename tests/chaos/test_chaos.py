@@ -310,10 +310,11 @@ async def enqueue(app, dice, count, ground):
     few = max(2, count // 100)
     numbers = dice.sample(range(count), 2 * few)
     fatal, blocking = set(numbers[:few]), set(numbers[few:])
+    # The longest are under way still when others have waited out a lease and taken them back.
     calls, ids = [], [uuid7() for _ in range(count)]
     for number, one in enumerate(ids):
         chosen = {name: task.options(id=one) for name, task in tasks.items()}
-        kind, seconds, fails = dice.random(), dice.choice([0.1, 1.0, LEASE]), dice.choice([0, 0, 1])
+        kind, seconds, fails = dice.random(), dice.choice([0.1, 1.0, LEASE, 2.5 * LEASE]), dice.choice([0, 0, 1])
         if number in fatal:
             calls.append(chosen["die"].call(how=dice.choice(["0", "9", "crashes"])))
         elif number in blocking:
