@@ -298,8 +298,8 @@ def cli(tmp_path):
     cli.close()
 
 
-async def enqueue(app, dice, count, ground):
-    """Enqueue a mix of jobs while things break, each surely: with an id of its own, until the answer comes."""
+def chosen_calls(app, dice, count):
+    """Return a mix of calls, and their ids."""
     tasks = {}
     for name in ("quick", "work", "die", "block", "work_in_a_thread", "transfer"):
 
@@ -314,7 +314,8 @@ async def enqueue(app, dice, count, ground):
     calls, ids = [], [uuid7() for _ in range(count)]
     for number, one in enumerate(ids):
         chosen = {name: task.options(id=one) for name, task in tasks.items()}
-        kind, seconds, fails = dice.random(), dice.choice([0.1, 1.0, LEASE, 2.5 * LEASE]), dice.choice([0, 0, 1])
+        kind, fails = dice.random(), dice.choice([0, 0, 1])
+        seconds = dice.choice([0.1, 1.0, LEASE, 2.5 * LEASE])
         if number in fatal:
             calls.append(chosen["die"].call(how=dice.choice(["0", "9", "crashes"])))
         elif number in blocking:
@@ -329,6 +330,13 @@ async def enqueue(app, dice, count, ground):
         else:
             calls.append(chosen["quick"].call())
 
+    return calls, ids
+
+
+async def enqueue(app, dice, count, ground, faults):
+    """Enqueue jobs while things break, each surely: with an id of its own, until the answer comes."""
+    calls, ids = chosen_calls(app, dice, count)
+
     async def accepted(batch):
         try:
             await app.enqueue_many(batch)
@@ -336,10 +344,14 @@ async def enqueue(app, dice, count, ground):
             return False
         return True
 
+    def in_step(number):
+        # Whatever breaks next finds jobs under way.
+        return len(ground.story) * count >= number * faults
+
     for number in range(0, count, 20):
+        await eventually(lambda number=number: in_step(number), within=120, what="the next thing has broken")
         batch = calls[number : number + 20]
         await eventually(lambda batch=batch: accepted(batch), within=60, every=0.2, what="the jobs are enqueued")
-        await ground.ask("SELECT pg_sleep(0.5)")
 
     return ids
 
@@ -359,7 +371,7 @@ async def break_things(ground, faults, seed):
 
 
 async def test_no_job_is_lost_nor_run_beside_itself_whatever_breaks(server, cli, seed):
-    count = int(os.environ.get("AIOPGQ_CHAOS_JOBS", "300"))
+    count = int(os.environ.get("AIOPGQ_CHAOS_JOBS", "500"))
     faults = int(os.environ.get("AIOPGQ_CHAOS_FAULTS", "18"))
     effects = await Effects.open(server.dsn)
     await effects.close()
@@ -372,7 +384,7 @@ async def test_no_job_is_lost_nor_run_beside_itself_whatever_breaks(server, cli,
         try:
             async with App(networks[0].dsn) as app:
                 ids, _ = await asyncio.gather(
-                    enqueue(app, random.Random(seed), count, ground), break_things(ground, faults, seed)
+                    enqueue(app, random.Random(seed), count, ground, faults), break_things(ground, faults, seed)
                 )
 
             async def all_ended():
