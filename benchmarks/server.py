@@ -65,6 +65,15 @@ class Server:
         finally:
             await self._drop(name)
 
+    @asynccontextmanager
+    async def empty_database(self) -> AsyncIterator[str]:
+        """Lend a database with nothing in it; it is dropped afterwards."""
+        name = await self._create("template0")
+        try:
+            yield self._address(name)
+        finally:
+            await self._drop(name)
+
     async def close(self) -> None:
         """Leave nothing behind."""
         if self._template is not None:

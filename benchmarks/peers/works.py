@@ -1,0 +1,170 @@
+"""The works: what is measured of each peer."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from benchmarks.peers.programs import Contender, Program
+from benchmarks.report import median, percentile
+
+__all__ = ["Figures", "Pace", "bulk", "concurrent", "drain", "find_best", "latency"]
+
+OUR_CONCURRENCY: Final = 500
+CONCURRENCIES: Final = (10, 100, 500, 1000)
+_CALLERS: Final = 50
+_POOL: Final = 10
+_BULK: Final = 1000
+_GAP: Final = 0.1
+
+
+class Figures(NamedTuple):
+    """One measurement.
+
+    Attributes:
+        figure: Jobs a second, or milliseconds for half of the jobs.
+        beside: What else is worth a column.
+    """
+
+    figure: float
+    beside: str = ""
+
+
+class Pace(NamedTuple):
+    """How long to measure.
+
+    Attributes:
+        rounds: Times that each work is done by each peer.
+        probe: Jobs of the first drain, which finds out how many the others need.
+        seconds: How long a drain should last, and a line of enqueuing does.
+        most: Jobs of a drain at most.
+        samples: Latencies in all.
+        concurrencies: Where a peer's best is looked for.
+    """
+
+    rounds: int
+    probe: int
+    seconds: float
+    most: int
+    samples: int
+    concurrencies: tuple[int, ...]
+
+
+FULL: Final = Pace(rounds=3, probe=2_000, seconds=2.0, most=50_000, samples=200, concurrencies=CONCURRENCIES)
+QUICK: Final = Pace(rounds=1, probe=300, seconds=0.2, most=300, samples=30, concurrencies=(10, 100))
+
+Work = Callable[[Contender, Pace], Awaitable[Figures]]
+
+
+def drain(processes: int, concurrency: int | None = None) -> Work:
+    """Drain with so many processes, at a concurrency or at the best one."""
+
+    async def work(contender: Contender, pace: Pace) -> Figures:
+        slots = concurrency or contender.best[processes]
+        rate = await _drained(contender, processes, slots, pace.probe)
+        jobs = min(pace.most, max(pace.probe, round(rate * pace.seconds)))
+        return Figures(await _drained(contender, processes, slots, jobs), f"{slots} slots, {jobs:,} jobs")
+
+    return work
+
+
+async def find_best(contender: Contender, processes: int, pace: Pace) -> None:
+    """Find the concurrency that a peer drains fastest at."""
+    if contender.kind.role == "ours":
+        contender.best[processes] = OUR_CONCURRENCY
+        return
+    rates = {}
+    for slots in pace.concurrencies:
+        rate = await _drained(contender, processes, slots, pace.probe)
+        jobs = min(pace.most, max(pace.probe, round(rate * pace.seconds / 2)))
+        rates[slots] = rate if jobs == pace.probe else await _drained(contender, processes, slots, jobs)
+    contender.best[processes] = max(rates, key=lambda slots: rates[slots])
+
+
+async def _drained(contender: Contender, processes: int, slots: int, jobs: int) -> float:
+    """Return jobs a second, from the first handler's start until the database holds no unfinished job."""
+    async with (
+        contender.database() as dsn,
+        contender.programs(dsn, 1) as [looking],
+        contender.programs(dsn, processes) as workers,
+    ):
+        await looking.ask("open", connections=1)
+        await looking.ask("preload", jobs=jobs)
+        await contender.calm(dsn)
+        ran = dict.fromkeys(workers, 0)
+        first: list[int] = []
+        enough = asyncio.Event()
+
+        async def listen(worker: Program) -> None:
+            while True:
+                told = await worker.line()
+                if not ran[worker]:
+                    first.append(told["first"])
+                ran[worker] = told["ran"]
+                if sum(ran.values()) >= jobs:
+                    enough.set()
+
+        for worker in workers:
+            await worker.ask("work", concurrency=slots, stamping=False)
+        async with asyncio.TaskGroup() as group:
+            listeners = [group.create_task(listen(worker)) for worker in workers]
+            await enough.wait()
+            settled = await looking.ask("settled")
+            for listener in listeners:
+                listener.cancel()
+    checked(contender.kind.name, jobs, settled["finished"])
+
+    return jobs / ((settled["at"] - min(first)) / 1e9)
+
+
+def checked(name: str, jobs: int, found: int | None) -> None:
+    """Refuse a figure that was reached with jobs missing.
+
+    Raises:
+        RuntimeError: The database knows another number of jobs.
+    """
+    if found is not None and found != jobs:
+        raise RuntimeError(f"{name}: of {jobs:,} jobs the database knows {found:,}")
+
+
+def _enqueue(callers: int, size: int, connections: int) -> Work:
+    async def work(contender: Contender, pace: Pace) -> Figures:
+        async with contender.database() as dsn, contender.programs(dsn, 1) as [program]:
+            await program.ask("open", connections=connections)
+            await contender.calm(dsn)
+            answer = await program.ask("enqueue", callers=callers, size=size, seconds=pace.seconds)
+            standing = await program.ask("standing")
+        checked(contender.kind.name, answer["jobs"], standing["unfinished"])
+        return Figures(answer["rate"])
+
+    return work
+
+
+concurrent: Final = _enqueue(_CALLERS, 1, _POOL)
+bulk: Final = _enqueue(1, _BULK, 1)
+
+
+async def latency(contender: Contender, pace: Pace) -> Figures:
+    """Measure from the enqueue call to the handler's first line, with a worker that has fallen asleep."""
+    took: list[float] = []
+    samples = -(-pace.samples // pace.rounds)
+    async with (
+        contender.database() as dsn,
+        contender.programs(dsn, 1) as [producer],
+        contender.programs(dsn, 1) as [worker],
+    ):
+        await producer.ask("open", connections=1)
+        await contender.calm(dsn)
+        await worker.ask("work", concurrency=10, stamping=True)
+        # Until it listens a worker may be slow; the first ones also prepare statements.
+        await asyncio.sleep(1.0)
+        for number in range(-3, samples):
+            await asyncio.sleep(_GAP * random.uniform(1.0, 1.5))
+            began, at = await asyncio.gather(producer.ask("one", number=abs(number)), worker.line())
+            if number >= 0:
+                took.append((at["at"] - began["began"]) / 1e6)
+        # The last one's settlement may be under way.
+        settled = await producer.ask("settled")
+    checked(contender.kind.name, samples + 3, settled["finished"])
+
+    return Figures(median(took), f"p95 {percentile(took, 95):.2f}, p99 {percentile(took, 99):.2f}")
