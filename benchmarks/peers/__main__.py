@@ -8,7 +8,7 @@ import uvloop
 
 from benchmarks.peers import works
 from benchmarks.peers.programs import PEERS, Contender, invited
-from benchmarks.peers.verdict import Wanted, verdict
+from benchmarks.peers.verdict import Verdict, Wanted, ratio, verdict
 from benchmarks.report import heading, median, table
 from benchmarks.server import running_server
 
@@ -30,7 +30,6 @@ class Line(NamedTuple):
         name: What the table calls it.
         unit: Of its figure.
         work: How it is measured.
-        processes: Worker processes whose best concurrency must be found beforehand; 0 for none.
         wanted: What our ratio to the best peer must be.
     """
 
@@ -38,25 +37,27 @@ class Line(NamedTuple):
     name: str
     unit: str
     work: works.Work
-    processes: int
     wanted: Wanted
 
 
 LINES: Final = (
-    Line("drain", "drain, 1 worker process", "jobs/s", works.drain(1), 1, Wanted(least=2.0)),
-    Line("drain", "drain, 2 worker processes", "jobs/s", works.drain(2), 2, Wanted(least=1.5)),
-    Line("drain", "drain, concurrency 10", "jobs/s", works.drain(1, 10), 0, Wanted(least=2.0)),
-    Line("enqueue", "enqueue, 50 callers", "jobs/s", works.concurrent, 0, Wanted(least=10.0, postgres_only=True)),
-    Line("bulk", "enqueue, 1,000 a call", "jobs/s", works.bulk, 0, Wanted(least=1.5)),
-    Line("latency", "idle latency", "p50 ms", works.latency, 0, Wanted(most=0.7)),
+    Line("drain", "drain, 1 worker process", "jobs/s", works.drain(1), Wanted(2.0)),
+    Line("drain", "drain, 2 worker processes", "jobs/s", works.drain(2), Wanted(1.5)),
+    Line("drain", "drain, concurrency 10", "jobs/s", works.drain(1, 10), Wanted(2.0)),
+    Line("enqueue", "enqueue, 50 callers", "jobs/s", works.concurrent, Wanted(10.0, postgres_only=True)),
+    Line("bulk", "enqueue, 1,000 a call", "jobs/s", works.bulk, Wanted(1.5)),
+    Line("latency", "idle latency", "p50 ms", works.latency, Wanted(0.7, is_time=True)),
 )
 NAMES: Final = tuple(dict.fromkeys(line.asked for line in LINES))
 
+# The figures of each round by the peer's module; none if it failed.
+Measured = dict[str, list[works.Figures]]
+
 
 async def main(modules: list[str], names: list[str], dsn: str | None, pace: works.Pace) -> bool:
-    """Measure, print, and say whether every measurement came to its end."""
+    """Measure and print; return whether every measurement came to its end."""
     whole = True
-    answers = []
+    verdicts = []
     async with running_server(dsn) as server:
         heading("peers", QUESTION, METHOD)
         print(await server.description(), flush=True)
@@ -64,68 +65,71 @@ async def main(modules: list[str], names: list[str], dsn: str | None, pace: work
             for line in LINES:
                 if line.asked not in names:
                     continue
-                figures = await _measured(line, contenders, pace)
-                whole = whole and all(figures.values())
-                answers.append(_print(line, contenders, figures))
-    print(f"Answer: {'; '.join(answers)}.", flush=True)
+                measured = await _measured(line, contenders, pace)
+                _print(line, contenders, measured)
+                figures = {PEERS[module]: [one.figure for one in found] for module, found in measured.items() if found}
+                verdicts.append((line, verdict(line.wanted, figures)))
+                whole = whole and all(measured.values())
+    _answer(verdicts)
 
     return whole
 
 
-async def _measured(line: Line, contenders: list[Contender], pace: works.Pace) -> dict[str, list[works.Figures]]:
-    """Do a work with every peer in every round; a peer that fails has no figures."""
-    figures: dict[str, list[works.Figures]] = {contender.kind.module: [] for contender in contenders}
+async def _measured(line: Line, contenders: list[Contender], pace: works.Pace) -> Measured:
+    """Do a work with every peer that can, in every round."""
+    able = [one for one in contenders if one.kind.bulk or line.asked != "bulk"]
+    measured: Measured = {one.kind.module: [] for one in able}
     failed: set[str] = set()
     for number in range(pace.rounds):
-        turned = contenders[number % len(contenders) :] + contenders[: number % len(contenders)]
-        for contender in turned:
+        turn = number % len(able)
+        for contender in able[turn:] + able[:turn]:
             module = contender.kind.module
-            if module in failed or (line.asked == "bulk" and not contender.kind.bulk):
+            if module in failed:
                 continue
             try:
-                if line.processes and line.processes not in contender.best:
-                    await works.find_best(contender, line.processes, pace)
-                figures[module].append(await line.work(contender, pace))
+                measured[module].append(await line.work(contender, pace))
             except* RuntimeError as group:
                 print(f"{line.name}: {contender.kind.name} failed: {group.exceptions[0]}", flush=True)
                 failed.add(module)
-                figures[module] = []
+                measured[module] = []
 
-    return {
-        module: found
-        for module, found in figures.items()
-        if found or module in failed
-    }
+    return measured
 
 
-def _print(line: Line, contenders: list[Contender], figures: dict[str, list[works.Figures]]) -> str:
-    print(f"\nload of the machine over the last minute: {os.getloadavg()[0]:.1f}")
-    measured = {module: [one.figure for one in found] for module, found in figures.items() if found}
-    ours = measured.get("ours", [])
+def _print(line: Line, contenders: list[Contender], measured: Measured) -> None:
+    digits = 2 if line.wanted.is_time else 0
+    ours = [one.figure for one in measured["ours"]]
     rows = []
     for contender in contenders:
         kind = contender.kind
-        found = measured.get(kind.module)
+        found = [one.figure for one in measured.get(kind.module, [])]
         if not found:
-            rows.append((kind.name, "failed" if kind.module in figures else "no such call", "", "", ""))
+            rows.append((kind.name, "failed" if kind.module in measured else "no such call", "", "", ""))
             continue
-        ratio = f"{median(our / their for our, their in zip(ours, found, strict=True)):.2f}" if ours else ""
-        digits = 2 if line.asked == "latency" else 0
-        spread = f"{min(found):,.{digits}f} to {max(found):,.{digits}f}"
         rows.append(
             (
                 kind.name,
                 f"{median(found):,.{digits}f}",
-                spread,
-                figures[kind.module][-1].beside,
-                "" if kind.role == "ours" else ratio,
+                f"{min(found):,.{digits}f} to {max(found):,.{digits}f}",
+                measured[kind.module][-1].beside,
+                f"{ratio(ours, found):.2f}" if ours and kind.role != "ours" else "",
             )
         )
+    print(f"\nload of the machine over the last minute: {os.getloadavg()[0]:.1f}")
     table((line.name, line.unit, "range", "last round", "aiopgq's ratio"), rows)
-    said = verdict(line.wanted, {PEERS[module]: found for module, found in measured.items()})
-    print(said, flush=True)
 
-    return f"{line.name} {said}"
+
+def _answer(verdicts: list[tuple[Line, Verdict | None]]) -> None:
+    rows = [
+        (line.name, str(line.wanted), f"{found.ratio:.2f}", found.best, "yes" if found.holds else "NO")
+        if found
+        else (line.name, str(line.wanted), "", "nobody", "")
+        for line, found in verdicts
+    ]
+    table(("", "wanted", "ratio", "to the best peer", "holds"), rows)
+    compared = [found for _, found in verdicts if found]
+    held = sum(found.holds for found in compared)
+    print(f"Answer: {held} of {len(compared)} comparisons with the best peer hold.", flush=True)
 
 
 def _chosen(given: str | None, known: tuple[str, ...], parser: argparse.ArgumentParser) -> list[str]:

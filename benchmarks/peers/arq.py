@@ -6,7 +6,7 @@ from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker
 
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 
 async def noop(_context: dict[str, Any], number: int) -> None:
@@ -24,7 +24,7 @@ class Arq(Peer):
         await pool.flushall()
         await pool.aclose()
 
-    async def open(self, connections: int) -> None:  # noqa: ARG002  # its pool makes one for each call in flight
+    async def open(self, connections: int) -> None:
         self._pool = await create_pool(RedisSettings.from_dsn(self.dsn))
 
     async def enqueue(self, number: int) -> None:
@@ -46,5 +46,4 @@ class Arq(Peer):
         return Standing(await self._pool.zcard("arq:queue"), None)
 
 
-if __name__ == "__main__":
-    serve(Arq)
+PEER = Arq

@@ -7,7 +7,7 @@ from typing import ClassVar
 from chancy import Chancy, Queue, Worker, job
 from psycopg import AsyncConnection
 
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 _EXECUTOR = "chancy.executors.asyncex.AsyncExecutor"
 
@@ -65,5 +65,4 @@ class ChancyPeer(Peer):
         return Standing(unfinished, finished)
 
 
-if __name__ == "__main__":
-    serve(ChancyPeer)
+PEER = ChancyPeer

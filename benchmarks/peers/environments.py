@@ -41,9 +41,7 @@ async def environment(name: str, least: tuple[int, int]) -> str:
         return str(python)
 
     await _done(base, "-m", "venv", "--clear", str(folder))
-    await _done(
-        str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", str(requirements)
-    )
+    await _done(str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", str(requirements))
     ready.write_text(wanted)
 
     return str(python)

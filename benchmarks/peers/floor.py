@@ -8,7 +8,7 @@ import asyncpg
 
 from aiopgq import App
 from benchmarks import raw
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 
 class Floor(Peer):
@@ -24,7 +24,7 @@ class Floor(Peer):
         self._alone = await asyncpg.connect(self.dsn) if connections == 1 else None
         self._pool = await asyncpg.create_pool(self.dsn, min_size=connections, max_size=connections)
 
-    async def enqueue(self, number: int) -> None:  # noqa: ARG002  # the raw job carries arguments of its own
+    async def enqueue(self, number: int) -> None:
         if self._alone is not None:
             await raw.insert_notifying(self._alone)
         else:
@@ -54,8 +54,9 @@ class Floor(Peer):
         unfinished = await self._looking.fetchval("SELECT count(*) FROM aiopgq.jobs")
         if unfinished:
             return Standing(unfinished, None)
-        return Standing(0, await self._looking.fetchval("SELECT count(*) FROM aiopgq.archive WHERE status = 'completed'"))
+        return Standing(
+            0, await self._looking.fetchval("SELECT count(*) FROM aiopgq.archive WHERE status = 'completed'")
+        )
 
 
-if __name__ == "__main__":
-    serve(Floor)
+PEER = Floor

@@ -8,7 +8,7 @@ from oban import Oban, worker
 from oban.schema import install
 from psycopg import AsyncConnection
 
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 
 class Noop:
@@ -58,5 +58,4 @@ class ObanPeer(Peer):
         return Standing(unfinished, finished)
 
 
-if __name__ == "__main__":
-    serve(ObanPeer)
+PEER = ObanPeer

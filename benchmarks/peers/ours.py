@@ -6,7 +6,7 @@ from typing import ClassVar
 import asyncpg
 
 from aiopgq import App
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 
 class Ours(Peer):
@@ -43,8 +43,9 @@ class Ours(Peer):
     async def standing(self) -> Standing:
         if await self._looking.fetchval("SELECT EXISTS (SELECT FROM aiopgq.jobs)"):
             return Standing(await self._looking.fetchval("SELECT count(*) FROM aiopgq.jobs"), None)
-        return Standing(0, await self._looking.fetchval("SELECT count(*) FROM aiopgq.archive WHERE status = 'completed'"))
+        return Standing(
+            0, await self._looking.fetchval("SELECT count(*) FROM aiopgq.archive WHERE status = 'completed'")
+        )
 
 
-if __name__ == "__main__":
-    serve(Ours)
+PEER = Ours

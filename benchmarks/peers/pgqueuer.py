@@ -8,7 +8,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 
 async def _noop(job: Job) -> None:
@@ -56,5 +56,4 @@ class PgQueuerPeer(Peer):
         )
 
 
-if __name__ == "__main__":
-    serve(PgQueuerPeer)
+PEER = PgQueuerPeer

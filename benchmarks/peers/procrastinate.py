@@ -6,7 +6,7 @@ from typing import ClassVar
 from procrastinate import App, PsycopgConnector
 from psycopg import AsyncConnection
 
-from benchmarks.peers.protocol import Peer, Standing, ran, serve
+from benchmarks.peers.protocol import Peer, Standing, ran
 
 
 async def _noop(number: int) -> None:
@@ -52,5 +52,4 @@ class Procrastinate(Peer):
         return Standing(unfinished, finished)
 
 
-if __name__ == "__main__":
-    serve(Procrastinate)
+PEER = Procrastinate

@@ -103,12 +103,14 @@ class Contender:
         kind: What is known of it.
         versions: What its program says of itself.
         best: The concurrency it drains fastest at, for each number of processes; found by the drain.
+        sizes: How many jobs a drain needs to last long enough, for each number of processes and concurrency.
     """
 
     def __init__(self, kind: Kind, python: str, server: Server, redis: str | None) -> None:
         self.kind = kind
         self.versions = ""
         self.best: dict[int, int] = {}
+        self.sizes: dict[tuple[int, int], int] = {}
         self._python = python
         self._server = server
         self._redis = redis
@@ -117,7 +119,7 @@ class Contender:
     async def database(self) -> AsyncIterator[str]:
         """Lend a database that nobody has used, with the peer's tables in it."""
         async with AsyncExitStack() as stack:
-            dsn = self._redis or await stack.enter_async_context(self._server.empty_database())
+            dsn: str = self._redis or await stack.enter_async_context(self._server.empty_database())
             async with self.programs(dsn, 1) as [program]:
                 await program.ask("install")
             yield dsn
@@ -129,7 +131,7 @@ class Contender:
             started = []
             for _ in range(count):
                 process = await asyncio.create_subprocess_exec(
-                    *(self._python, "-m", f"benchmarks.peers.{self.kind.module}", dsn),
+                    *(self._python, "-m", "benchmarks.peers.serve", self.kind.module, dsn),
                     cwd=ROOT,
                     stdin=PIPE,
                     stdout=PIPE,

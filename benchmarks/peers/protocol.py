@@ -59,7 +59,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     async def open(self, connections: int) -> None:
-        """Make ready to enqueue, with so many connections where the peer lets one choose."""
+        """Make ready to enqueue, with so many connections where the peer has a pool."""
 
     @abc.abstractmethod
     async def enqueue(self, number: int) -> None:
@@ -102,10 +102,10 @@ _answers: Final = os.dup(1)
 ran = _tally.ran
 
 
-def serve(make: Callable[[str], Peer]) -> None:
-    """Be the program of a peer; its one argument is the DSN."""
+def serve(peer: Peer) -> None:
+    """Take commands and give answers until the input ends."""
     os.dup2(2, 1)
-    uvloop.run(_serve(make(sys.argv[1])))
+    uvloop.run(_serve(peer))
 
 
 def _say(answer: Answer) -> None:
@@ -212,7 +212,7 @@ _running: Final[set[asyncio.Task[None]]] = set()
 
 async def _settled(peer: Peer) -> Answer:
     """Wait until no job is unfinished."""
-    while (standing := await peer.standing()).unfinished:
+    while (standing := await peer.standing()).unfinished:  # noqa: ASYNC110  # there is no event in another process
         await asyncio.sleep(_POLL)
     at = monotonic_ns()
 

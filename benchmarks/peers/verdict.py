@@ -6,29 +6,53 @@ from typing import NamedTuple
 from benchmarks.peers.programs import Kind
 from benchmarks.report import median
 
-__all__ = ["Wanted", "verdict"]
+__all__ = ["Verdict", "Wanted", "ratio", "verdict"]
 
 
 class Wanted(NamedTuple):
-    """Bounds of our figure divided by the best peer's.
+    """A bound of our figure divided by the best peer's.
 
     Attributes:
-        least: For rates; the best peer is the one with the most.
-        most: For times; the best peer is the one with the least.
+        bound: The ratio.
+        is_time: Less is better: the best peer has the least, and the ratio must not exceed the bound. Otherwise more
+            is better, and the ratio must reach it.
         postgres_only: Peers in Redis are not compared with.
     """
 
-    least: float | None = None
-    most: float | None = None
+    bound: float
+    is_time: bool = False
     postgres_only: bool = False
 
+    def __str__(self) -> str:
+        """Say it as a table does."""
+        return f"{'<=' if self.is_time else '>='} {self.bound:.2f}"
 
-def verdict(wanted: Wanted, measured: Mapping[Kind, Sequence[float]]) -> str:
-    """Say whether we hold against the best peer; the ratio is the median over the rounds.
+
+class Verdict(NamedTuple):
+    """What came out.
+
+    Attributes:
+        best: The best peer.
+        ratio: Ours to it.
+        holds: Whether that is within the bound.
+    """
+
+    best: str
+    ratio: float
+    holds: bool
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Divide round by round, and take the median."""
+    return median(our / their for our, their in zip(ours, theirs, strict=True))
+
+
+def verdict(wanted: Wanted, measured: Mapping[Kind, Sequence[float]]) -> Verdict | None:
+    """Compare ours with the best peer; None if one of them is missing.
 
     Args:
         wanted: The bound.
-        measured: The figure of each round, for ours and for each peer.
+        measured: The figure of each round, for ours and for the others.
     """
     ours = next((found for kind, found in measured.items() if kind.role == "ours"), None)
     peers = {
@@ -37,14 +61,9 @@ def verdict(wanted: Wanted, measured: Mapping[Kind, Sequence[float]]) -> str:
         if kind.role == "peer" and not (kind.redis and wanted.postgres_only)
     }
     if not ours or not peers:
-        return "has nothing to be compared with"
-    pick = max if wanted.least is not None else min
+        return None
+    pick = min if wanted.is_time else max
     best = pick(peers, key=lambda kind: median(peers[kind]))
-    ratio = median(our / their for our, their in zip(ours, peers[best], strict=True))
-    if wanted.least is not None:
-        bound, holds = f">= {wanted.least:.2f}", ratio >= wanted.least
-    else:
-        assert wanted.most is not None  # noqa: S101  # a bound is one of the two
-        bound, holds = f"<= {wanted.most:.2f}", ratio <= wanted.most
+    found = ratio(ours, peers[best])
 
-    return f"{'holds' if holds else 'DOES NOT HOLD'}: ratio {ratio:.2f} to {best.name} (wanted: {bound})"
+    return Verdict(best.name, found, found <= wanted.bound if wanted.is_time else found >= wanted.bound)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from benchmarks.peers.programs import Contender, Program
 from benchmarks.report import median, percentile
 
-__all__ = ["Figures", "Pace", "bulk", "concurrent", "drain", "find_best", "latency"]
+__all__ = ["FULL", "QUICK", "Figures", "Pace", "Work", "bulk", "checked", "concurrent", "drain", "latency"]
 
 OUR_CONCURRENCY: Final = 500
 CONCURRENCIES: Final = (10, 100, 500, 1000)
@@ -36,7 +36,7 @@ class Pace(NamedTuple):
     Attributes:
         rounds: Times that each work is done by each peer.
         probe: Jobs of the first drain, which finds out how many the others need.
-        seconds: How long a drain should last, and a line of enqueuing does.
+        seconds: How long a drain should last, and a run of enqueuing does.
         most: Jobs of a drain at most.
         samples: Latencies in all.
         concurrencies: Where a peer's best is looked for.
@@ -50,7 +50,7 @@ class Pace(NamedTuple):
     concurrencies: tuple[int, ...]
 
 
-FULL: Final = Pace(rounds=3, probe=2_000, seconds=2.0, most=50_000, samples=200, concurrencies=CONCURRENCIES)
+FULL: Final = Pace(rounds=3, probe=2_000, seconds=3.0, most=50_000, samples=200, concurrencies=CONCURRENCIES)
 QUICK: Final = Pace(rounds=1, probe=300, seconds=0.2, most=300, samples=30, concurrencies=(10, 100))
 
 Work = Callable[[Contender, Pace], Awaitable[Figures]]
@@ -60,25 +60,39 @@ def drain(processes: int, concurrency: int | None = None) -> Work:
     """Drain with so many processes, at a concurrency or at the best one."""
 
     async def work(contender: Contender, pace: Pace) -> Figures:
+        if concurrency is None and processes not in contender.best:
+            contender.best[processes] = await _find_best(contender, processes, pace)
         slots = concurrency or contender.best[processes]
-        rate = await _drained(contender, processes, slots, pace.probe)
-        jobs = min(pace.most, max(pace.probe, round(rate * pace.seconds)))
-        return Figures(await _drained(contender, processes, slots, jobs), f"{slots} slots, {jobs:,} jobs")
+        if (processes, slots) not in contender.sizes:
+            await _sized(contender, processes, slots, pace)
+        jobs = contender.sizes[processes, slots]
+        return Figures(await _drained(contender, processes, slots, jobs), f"{slots:,} slots, {jobs:,} jobs")
 
     return work
 
 
-async def find_best(contender: Contender, processes: int, pace: Pace) -> None:
-    """Find the concurrency that a peer drains fastest at."""
-    if contender.kind.role == "ours":
-        contender.best[processes] = OUR_CONCURRENCY
-        return
-    rates = {}
-    for slots in pace.concurrencies:
-        rate = await _drained(contender, processes, slots, pace.probe)
-        jobs = min(pace.most, max(pace.probe, round(rate * pace.seconds / 2)))
-        rates[slots] = rate if jobs == pace.probe else await _drained(contender, processes, slots, jobs)
-    contender.best[processes] = max(rates, key=lambda slots: rates[slots])
+async def _find_best(contender: Contender, processes: int, pace: Pace) -> int:
+    if contender.kind.role != "peer":
+        return OUR_CONCURRENCY
+    rates = {slots: await _sized(contender, processes, slots, pace) for slots in pace.concurrencies}
+    return max(rates, key=lambda slots: rates[slots])
+
+
+async def _sized(contender: Contender, processes: int, slots: int, pace: Pace) -> float:
+    """Find out how many jobs a drain needs; return its rate so far.
+
+    A short drain says too little of a peer that settles once a second, so what it says is tried.
+    """
+
+    def lasting(rate: float) -> int:
+        return min(pace.most, max(pace.probe, int(rate * pace.seconds)))
+
+    rate = await _drained(contender, processes, slots, pace.probe)
+    tried = lasting(rate)
+    if tried > pace.probe:
+        rate = await _drained(contender, processes, slots, tried)
+    contender.sizes[processes, slots] = lasting(rate)
+    return rate
 
 
 async def _drained(contender: Contender, processes: int, slots: int, jobs: int) -> float:
@@ -114,7 +128,7 @@ async def _drained(contender: Contender, processes: int, slots: int, jobs: int) 
                 listener.cancel()
     checked(contender.kind.name, jobs, settled["finished"])
 
-    return jobs / ((settled["at"] - min(first)) / 1e9)
+    return jobs / (int(settled["at"]) - min(first)) * 1e9
 
 
 def checked(name: str, jobs: int, found: int | None) -> None:
