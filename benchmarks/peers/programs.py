@@ -119,7 +119,9 @@ class Contender:
     async def database(self) -> AsyncIterator[str]:
         """Lend a database that nobody has used, with the peer's tables in it."""
         async with AsyncExitStack() as stack:
-            dsn: str = self._redis or await stack.enter_async_context(self._server.empty_database())
+            dsn = self._redis
+            if dsn is None:
+                dsn = await stack.enter_async_context(self._server.empty_database())
             async with self.programs(dsn, 1) as [program]:
                 await program.ask("install")
             yield dsn
