@@ -11,4 +11,5 @@ raw asyncpg, one after the other, each in a fresh database; the answer is the me
     latency.py   how long from the call to the handler
     idle.py      what a worker costs that has nothing to do, or has done much
     raw.py       the floors: the same statements with no framework around them
+    peers/       the same work through other queues, a program of its own: python -m benchmarks.peers
 """
