@@ -145,9 +145,15 @@ if __name__ == "__main__":
     parser.add_argument("--only", help=f"peers to compare with, of {', '.join(PEERS)}; ours is always there")
     parser.add_argument("--work", help=f"works to do, of {', '.join(NAMES)}; default: all")
     parser.add_argument("--dsn", help="a server to make databases on; default: AIOPGQ_BENCH_DSN, else an embedded one")
+    parser.add_argument("--rounds", type=int, help="times each work is done by each peer, 3 by default; odd is best")
     parser.add_argument("--quick", action="store_true", help="one tiny round: shows that it runs, measures nothing")
     chosen = parser.parse_args()
     only = _chosen(f"ours,{chosen.only}" if chosen.only else None, tuple(PEERS), parser)
     asked = _chosen(chosen.work, NAMES, parser)
-    if not uvloop.run(main(only, asked, chosen.dsn, works.QUICK if chosen.quick else works.FULL)):
+    pace = works.QUICK if chosen.quick else works.FULL
+    if chosen.rounds is not None:
+        if chosen.rounds < 1:
+            parser.error("--rounds must be at least 1")
+        pace = pace._replace(rounds=chosen.rounds)
+    if not uvloop.run(main(only, asked, chosen.dsn, pace)):
         raise SystemExit(1)

@@ -13,7 +13,7 @@ from benchmarks.peers.environments import ROOT, Unavailable, environment
 from benchmarks.peers.redis_server import running_redis
 from benchmarks.server import Server
 
-__all__ = ["PEERS", "Contender", "Kind", "Program", "invited"]
+__all__ = ["PEERS", "Contender", "Kind", "Program", "Trial", "invited"]
 
 _DEADLINE: Final = 180.0
 
@@ -50,6 +50,18 @@ PEERS: Final = {
         Kind("arq", "arq (Redis)", redis=True, bulk=False),
     )
 }
+
+
+class Trial(NamedTuple):
+    """A drain that was tried.
+
+    Attributes:
+        jobs: How many jobs the next one needs to last long enough.
+        rate: Jobs a second.
+    """
+
+    jobs: int
+    rate: float
 
 
 class Program:
@@ -102,15 +114,13 @@ class Contender:
     Attributes:
         kind: What is known of it.
         versions: What its program says of itself.
-        best: The concurrency it drains fastest at, for each number of processes; found by the drain.
-        sizes: How many jobs a drain needs to last long enough, for each number of processes and concurrency.
+        trials: What is known of its drains, for each number of processes and concurrency.
     """
 
     def __init__(self, kind: Kind, python: str, server: Server, redis: str | None) -> None:
         self.kind = kind
         self.versions = ""
-        self.best: dict[int, int] = {}
-        self.sizes: dict[tuple[int, int], int] = {}
+        self.trials: dict[tuple[int, int], Trial] = {}
         self._python = python
         self._server = server
         self._redis = redis

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from benchmarks.peers.programs import Contender, Program
+from benchmarks.peers.programs import Contender, Program, Trial
 from benchmarks.report import median, percentile
 
 __all__ = ["FULL", "QUICK", "Figures", "Pace", "Work", "bulk", "checked", "concurrent", "drain", "latency"]
@@ -60,39 +60,41 @@ def drain(processes: int, concurrency: int | None = None) -> Work:
     """Drain with so many processes, at a concurrency or at the best one."""
 
     async def work(contender: Contender, pace: Pace) -> Figures:
-        if concurrency is None and processes not in contender.best:
-            contender.best[processes] = await _find_best(contender, processes, pace)
-        slots = concurrency or contender.best[processes]
-        if (processes, slots) not in contender.sizes:
-            await _sized(contender, processes, slots, pace)
-        jobs = contender.sizes[processes, slots]
+        slots = concurrency or await _best(contender, processes, pace)
+        jobs, _ = await _tried(contender, processes, slots, pace)
         return Figures(await _drained(contender, processes, slots, jobs), f"{slots:,} slots, {jobs:,} jobs")
 
     return work
 
 
-async def _find_best(contender: Contender, processes: int, pace: Pace) -> int:
+async def _best(contender: Contender, processes: int, pace: Pace) -> int:
+    """Return the concurrency that a peer drains fastest at; with more processes, the better of the two best of one."""
     if contender.kind.role != "peer":
         return OUR_CONCURRENCY
-    rates = {slots: await _sized(contender, processes, slots, pace) for slots in pace.concurrencies}
+
+    rates = {slots: (await _tried(contender, 1, slots, pace)).rate for slots in pace.concurrencies}
+    fast = sorted(rates, key=lambda slots: rates[slots])
+    if processes > 1:
+        rates = {slots: (await _tried(contender, processes, slots, pace)).rate for slots in fast[-2:]}
+
     return max(rates, key=lambda slots: rates[slots])
 
 
-async def _sized(contender: Contender, processes: int, slots: int, pace: Pace) -> float:
-    """Find out how many jobs a drain needs; return its rate so far.
+async def _tried(contender: Contender, processes: int, slots: int, pace: Pace) -> Trial:
+    """Find out once how fast a peer drains, and how many jobs make that last.
 
-    A short drain says too little of a peer that settles once a second, so what it says is tried.
+    A short drain says too little of a peer that settles once a second, so a longer one is tried too.
     """
+    setting = processes, slots
+    if setting not in contender.trials:
+        jobs, rate = pace.probe, await _drained(contender, processes, slots, pace.probe)
+        lasting = min(pace.most, int(rate * pace.seconds))
+        if lasting > jobs:
+            jobs, rate = lasting, await _drained(contender, processes, slots, lasting)
+            jobs = max(pace.probe, min(pace.most, int(rate * pace.seconds)))
+        contender.trials[setting] = Trial(jobs, rate)
 
-    def lasting(rate: float) -> int:
-        return min(pace.most, max(pace.probe, int(rate * pace.seconds)))
-
-    rate = await _drained(contender, processes, slots, pace.probe)
-    tried = lasting(rate)
-    if tried > pace.probe:
-        rate = await _drained(contender, processes, slots, tried)
-    contender.sizes[processes, slots] = lasting(rate)
-    return rate
+    return contender.trials[setting]
 
 
 async def _drained(contender: Contender, processes: int, slots: int, jobs: int) -> float:
