@@ -23,12 +23,13 @@ def _run(*options):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_every_work_is_done_with_ours_and_the_floor(aiopgq_dsn):
     done = _run("--quick", "--only", "floor", "--dsn", aiopgq_dsn)
 

@@ -22,8 +22,8 @@ and gives answers as JSON lines. Ours is one of them, and so is the floor, so th
 What is fair: the same server with durable commits, a fresh database for each run, the same job (a no-op with one small
 int), uvloop everywhere, the driver's fastest build, ten connections for fifty callers where a peer has a pool. A peer's
 concurrency is the best of 10, 100, 500 and 1,000, found beforehand (for two processes, the better of the two best of
-one); ours and the floor's is always 500 there. The order turns from
-round to round, figures are the medians of the rounds, and a run counts only if every job was run and the database
-says that none is left and all are done. What differs: peers run on the Python that runs the benchmark unless they need
-a newer one, and the floor's jobs carry three small arguments.
+one); ours and the floor's is always 500 there. The order turns from round to round, figures are the medians of the
+rounds, and a run counts only if every job was run and the database says that none is left and all are done. What
+differs: peers run on the Python that runs the benchmark unless they need a newer one, and the floor's jobs carry three
+small arguments. On a busy machine take more `--rounds`, and fewer peers.
 """

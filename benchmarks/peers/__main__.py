@@ -19,6 +19,7 @@ everywhere; our archive is on. The order of the peers turns from round to round;
 Drain: from the first handler's start until the database holds no unfinished job; peers at the best of their
 concurrencies, we at 500. Enqueue: committed calls a second for some seconds, nobody works. Latency: from the call to
 the handler's first line, by CLOCK_MONOTONIC, at least 100 ms after the job before. Every job is accounted for.
+CPU: of the workers or of the callers; PostgreSQL's is not in it. It is steadier than a rate on a busy machine.
 Ratio: ours to theirs, the median over the rounds. The machine may be busy with other things: only ratios count."""
 
 

@@ -36,7 +36,7 @@ async def environment(name: str, least: tuple[int, int]) -> str:
     folder = _CACHE / name
     python = folder / "bin" / "python"
     ready = folder / ".ready"
-    wanted = hashlib.sha256(base.encode() + requirements.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(os.path.realpath(base).encode() + requirements.read_bytes()).hexdigest()
     if ready.exists() and ready.read_text() == wanted:
         return str(python)
 

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
-from time import monotonic_ns, perf_counter
+from time import monotonic_ns, perf_counter, process_time
 from typing import Any, ClassVar, Final, NamedTuple
 
 import uvloop
@@ -167,11 +167,12 @@ async def _enqueue(peer: Peer, callers: int, size: int, seconds: float) -> Answe
             calls += 1
 
     await asyncio.gather(*(call() for _ in range(callers)))
-    began = perf_counter()
+    began, worked = perf_counter(), process_time()
     await asyncio.gather(*(caller(began + seconds) for _ in range(callers)))
-    elapsed = perf_counter() - began
+    elapsed, worked = perf_counter() - began, process_time() - worked
+    jobs = calls * size
 
-    return {"rate": calls * size / elapsed, "jobs": (calls + callers) * size}
+    return {"rate": jobs / elapsed, "cpu": worked / jobs, "jobs": jobs + callers * size}
 
 
 async def _one(peer: Peer, number: int) -> Answer:
@@ -194,11 +195,12 @@ async def _work(peer: Peer, concurrency: int, stamping: bool) -> Answer:
 
     async def report() -> None:
         told = 0
+        began = process_time()
         while True:
             await asyncio.sleep(_TICK)
             if _tally.count != told:
                 told = _tally.count
-                _say({"ran": told, "first": _tally.first})
+                _say({"ran": told, "first": _tally.first, "cpu": process_time() - began})
 
     _running.add(asyncio.create_task(work()))
     if not stamping:

@@ -62,7 +62,8 @@ def drain(processes: int, concurrency: int | None = None) -> Work:
     async def work(contender: Contender, pace: Pace) -> Figures:
         slots = concurrency or await _best(contender, processes, pace)
         jobs, _ = await _tried(contender, processes, slots, pace)
-        return Figures(await _drained(contender, processes, slots, jobs), f"{slots:,} slots, {jobs:,} jobs")
+        rate, cpu = await _drained(contender, processes, slots, jobs)
+        return Figures(rate, f"{slots:,} slots, {jobs:,} jobs, CPU {cpu:.1f} us/job")
 
     return work
 
@@ -87,18 +88,30 @@ async def _tried(contender: Contender, processes: int, slots: int, pace: Pace) -
     """
     setting = processes, slots
     if setting not in contender.trials:
-        jobs, rate = pace.probe, await _drained(contender, processes, slots, pace.probe)
+        jobs = pace.probe
+        rate, _ = await _drained(contender, processes, slots, jobs)
         lasting = min(pace.most, int(rate * pace.seconds))
         if lasting > jobs:
-            jobs, rate = lasting, await _drained(contender, processes, slots, lasting)
+            rate, _ = await _drained(contender, processes, slots, lasting)
             jobs = max(pace.probe, min(pace.most, int(rate * pace.seconds)))
         contender.trials[setting] = Trial(jobs, rate)
 
     return contender.trials[setting]
 
 
-async def _drained(contender: Contender, processes: int, slots: int, jobs: int) -> float:
-    """Return jobs a second, from the first handler's start until the database holds no unfinished job."""
+class Drained(NamedTuple):
+    """A drain.
+
+    Attributes:
+        rate: Jobs a second, from the first handler's start until the database holds no unfinished job.
+        cpu: Microseconds of the workers' CPU a job, until the last handler's start.
+    """
+
+    rate: float
+    cpu: float
+
+
+async def _drained(contender: Contender, processes: int, slots: int, jobs: int) -> Drained:
     async with (
         contender.database() as dsn,
         contender.programs(dsn, 1) as [looking],
@@ -108,6 +121,7 @@ async def _drained(contender: Contender, processes: int, slots: int, jobs: int) 
         await looking.ask("preload", jobs=jobs)
         await contender.calm(dsn)
         ran = dict.fromkeys(workers, 0)
+        cpu = dict.fromkeys(workers, 0.0)
         first: list[int] = []
         enough = asyncio.Event()
 
@@ -116,7 +130,7 @@ async def _drained(contender: Contender, processes: int, slots: int, jobs: int) 
                 told = await worker.line()
                 if not ran[worker]:
                     first.append(told["first"])
-                ran[worker] = told["ran"]
+                ran[worker], cpu[worker] = told["ran"], told["cpu"]
                 if sum(ran.values()) >= jobs:
                     enough.set()
 
@@ -130,7 +144,7 @@ async def _drained(contender: Contender, processes: int, slots: int, jobs: int) 
                 listener.cancel()
     checked(contender.kind.name, jobs, settled["finished"])
 
-    return jobs / (int(settled["at"]) - min(first)) * 1e9
+    return Drained(jobs / (settled["at"] - min(first)) * 1e9, sum(cpu.values()) / jobs * 1e6)
 
 
 def checked(name: str, jobs: int, found: int | None) -> None:
@@ -151,7 +165,7 @@ def _enqueue(callers: int, size: int, connections: int) -> Work:
             answer = await program.ask("enqueue", callers=callers, size=size, seconds=pace.seconds)
             standing = await program.ask("standing")
         checked(contender.kind.name, answer["jobs"], standing["unfinished"])
-        return Figures(answer["rate"])
+        return Figures(answer["rate"], f"CPU {answer['cpu'] * 1e6:.1f} us/job")
 
     return work
 
