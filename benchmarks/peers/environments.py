@@ -36,7 +36,7 @@ async def environment(name: str, least: tuple[int, int]) -> str:
     folder = _CACHE / name
     python = folder / "bin" / "python"
     ready = folder / ".ready"
-    wanted = hashlib.sha256(os.path.realpath(base).encode() + requirements.read_bytes()).hexdigest()
+    wanted = _fingerprint(base, requirements)
     if ready.exists() and ready.read_text() == wanted:
         return str(python)
 
@@ -61,6 +61,11 @@ async def _python(least: tuple[int, int]) -> str:
             continue
         return candidate
     raise Unavailable(f"it needs Python {'.'.join(map(str, least))}, and none is in pyenv or on the PATH")
+
+
+def _fingerprint(base: str, requirements: Path) -> str:
+    """Name what an environment is made of, however the interpreter was called."""
+    return hashlib.sha256(os.path.realpath(base).encode() + requirements.read_bytes()).hexdigest()
 
 
 async def _done(*command: str) -> None:
