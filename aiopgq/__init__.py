@@ -5,11 +5,13 @@ from aiopgq._words.current import CurrentJob, current_job
 from aiopgq._words.job import JobInfo
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
+from aiopgq._words.schedule import ScheduleInfo
 from aiopgq.app import App
 from aiopgq.call import Call
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
 from aiopgq.router import Router, Task, ThreadTask
+from aiopgq.schedules import Schedules
 from aiopgq.worker import Worker
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "Priority",
     "Retry",
     "Router",
+    "ScheduleInfo",
+    "Schedules",
     "Snooze",
     "Task",
     "ThreadTask",

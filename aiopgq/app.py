@@ -258,6 +258,7 @@ class App(Registry, Generic[State]):
             connect=database.connect,
             listen=database.listen,
             tasks=dict(self._known),
+            schedules=self.declared_schedules(),
             slots=make_slots(),
             state=self._state.entered,
             retention=self._retention,

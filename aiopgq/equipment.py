@@ -1,11 +1,12 @@
 """What an App gives its workers, and how they behave."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from uuid import UUID
 
 from aiopgq._store.connection import ConnectSettings
+from aiopgq._words.schedule import NewSchedule
 from aiopgq._words.slots import Slots
 from aiopgq._words.task import TaskDefinition
 
@@ -20,6 +21,7 @@ class Equipment:
         connect: Where the database is.
         listen: Where notifications come from; a direct connection if `connect` goes through a pooler.
         tasks: The tasks known, by name and alias.
+        schedules: Those that code declares.
         slots: The queues served, and how much may run at once.
         state: Enters the App's state for one worker process.
         retention: Seconds finished jobs are kept; 0 keeps nothing.
@@ -30,6 +32,7 @@ class Equipment:
     connect: ConnectSettings
     listen: ConnectSettings
     tasks: Mapping[str, TaskDefinition]
+    schedules: Sequence[NewSchedule]
     slots: Slots
     state: Callable[[], AbstractAsyncContextManager[None]]
     retention: float

@@ -7,6 +7,7 @@
     │   ├── WrongLoop               (RuntimeError) the App was opened in another event loop
     │   ├── TaskNotIncluded         (LookupError)  a Router's task was used before jobs.include(router)
     │   ├── TaskNameTaken           (ValueError)   two functions want one task name
+    │   ├── ScheduleNotFound        (LookupError)  no schedule of that name in the database
     │   ├── NotYetCommitted         (RuntimeError) result() while the enqueuing transaction is open
     │   ├── NoCurrentJob            (LookupError)  current_job() outside a job
     │   ├── NoState                 (LookupError)  jobs.state where no worker runs
@@ -53,6 +54,7 @@ __all__ = [
     "ResultNotKept",
     "ResultTimeout",
     "RowRefused",
+    "ScheduleNotFound",
     "SchemaAhead",
     "SchemaBehind",
     "SchemaError",
@@ -152,6 +154,17 @@ class TaskNameTaken(UsageError, ValueError):
         super().__init__(
             f"Task name {task!r} is taken by {first_defined_at}. "
             "Give one of them another name with `@jobs.task(name=…)`."
+        )
+
+
+class ScheduleNotFound(UsageError, LookupError):
+    """There is no schedule of that name in the database."""
+
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(
+            f"There is no schedule {schedule!r}. `python -m aiopgq schedules list` shows them; "
+            "one that code declares is written when a worker starts."
         )
 
 

@@ -7,8 +7,11 @@ from typing import Final
 from uuid import UUID
 
 from aiopgq._store.jobs import Filters, Jobs
+from aiopgq._store.schedules import Schedules
+from aiopgq._words.clock import uuid7
 from aiopgq._words.job import JobInfo
-from aiopgq.errors import JobNotFound
+from aiopgq._words.schedule import ScheduleInfo
+from aiopgq.errors import JobNotFound, ScheduleNotFound
 
 __all__ = ["Count", "Inspector"]
 
@@ -27,10 +30,11 @@ class Count:
 
 
 class Inspector:
-    """Looks at jobs and mends them; `jobs.inspector` of an opened App."""
+    """Looks at jobs and schedules and mends them; `jobs.inspector` of an opened App."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
+        self._schedules = Schedules(jobs.line)
 
     async def job(self, job_id: UUID) -> JobInfo:
         """Look at one job.
@@ -137,3 +141,65 @@ class Inspector:
             StoreUnavailable: PostgreSQL did not answer.
         """
         return sum([len(await self._jobs.purge(ids[at : at + _BATCH])) for at in range(0, len(ids), _BATCH)])
+
+    async def schedules(self) -> Sequence[ScheduleInfo]:
+        """List the schedules, by name.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._schedules.read()
+
+    async def schedule(self, name: str) -> ScheduleInfo:
+        """Look at one schedule.
+
+        Raises:
+            ScheduleNotFound: There is none of that name.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        for info in await self._schedules.read(name):
+            return info
+        raise ScheduleNotFound(name)
+
+    async def pause_schedule(self, name: str) -> None:
+        """Let a schedule fire no more until it is resumed.
+
+        Raises:
+            ScheduleNotFound: There is none of that name.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        if not await self._schedules.pause(name):
+            raise ScheduleNotFound(name)
+
+    async def resume_schedule(self, name: str) -> None:
+        """Let a paused schedule fire again; what it missed meanwhile is not made up for.
+
+        Raises:
+            ScheduleNotFound: There is none of that name.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        if not await self._schedules.resume(name):
+            raise ScheduleNotFound(name)
+
+    async def run_schedule(self, name: str) -> UUID:
+        """Enqueue a job of a schedule now, paused or not; return its id.
+
+        Raises:
+            ScheduleNotFound: There is none of that name.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        job_id = uuid7()
+        if not await self._schedules.run(name, job_id):
+            raise ScheduleNotFound(name)
+
+        return job_id
+
+    async def remove_schedule(self, name: str) -> None:
+        """Delete a schedule; its jobs stay. One that code declares comes back with the next worker that starts.
+
+        Raises:
+            ScheduleNotFound: There is none of that name.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        if not await self._schedules.remove(name):
+            raise ScheduleNotFound(name)

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiopgq._words import options
+from aiopgq._words.schedule import NewSchedule
 from aiopgq._words.task import TaskDefinition, where_defined
 from aiopgq.errors import ConfigError, TaskNameTaken, TaskNotIncluded
 from aiopgq.router import Declares, EnqueueHome, Router, TaskCore
+from aiopgq.schedules import Schedules, declared_schedules
 
 __all__ = ["Registry"]
 
@@ -85,6 +87,20 @@ class Registry(Declares):
             raise TaskNotIncluded(name, closest[0] if closest else None)
 
         return self._cores[definition.name].face
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules in the database; the App must be open to use them."""
+        return Schedules(self._home())
+
+    def declared_schedules(self) -> list[NewSchedule]:
+        """Return the schedules that code declares, for a worker to write.
+
+        Raises:
+            ConfigError: Two schedules have one name.
+            ArgumentError: The arguments of one do not fit its task.
+        """
+        return declared_schedules(self._cores.values())
 
     def _home(self) -> EnqueueHome:
         raise NotImplementedError

@@ -22,6 +22,7 @@ from aiopgq._words.task import TaskDefinition, define, where_defined
 from aiopgq.call import Call
 from aiopgq.errors import ArgumentError, ConfigError, TaskNameTaken, TaskNotIncluded, UsageError
 from aiopgq.handle import Home, JobHandle
+from aiopgq.schedules import Declared, DeclaresSchedules
 
 __all__ = ["Declares", "Enqueuer", "Router", "Task", "TaskCore", "ThreadTask"]
 
@@ -166,11 +167,12 @@ class Enqueuer(Generic[P, X_co]):
 class TaskCore:
     """What the typed classes share: the definition, and the App it will belong to."""
 
-    __slots__ = ("_home", "definition", "face")
+    __slots__ = ("_home", "definition", "face", "schedules")
 
     def __init__(self, definition: TaskDefinition) -> None:
         self.definition = definition
         self.face: Any = None
+        self.schedules: list[Declared] = []
         self._home: EnqueueHome | None = None
 
     def bind(self, home: EnqueueHome) -> None:
@@ -262,7 +264,7 @@ class _Decorator(Protocol):
     def __call__(self, function: Callable[P, X_co], /) -> ThreadTask[P, X_co]: ...
 
 
-class Declares:
+class Declares(DeclaresSchedules):
     """Something tasks are declared on: an App, or a Router that an App includes later.
 
     Args:

@@ -237,6 +237,7 @@ class Worker:
         incarnation = await self._born(equipment, workshop)
         try:
             await workshop.upkeep.work()
+            await workshop.ticker.work()
             async with anyio.create_task_group() as beside:
                 for loop in workshop.loops:
                     beside.start_soon(loop)

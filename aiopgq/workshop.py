@@ -1,7 +1,7 @@
 """Where the jobs of a worker run and are settled; it outlives the worker's incarnations.
 
 Wires the steps from a claimed job on: the runner turns jobs into settlements, the settler writes them; report,
-rescue and upkeep go beside, on one connection together.
+rescue, tick and upkeep go beside, on one connection together.
 """
 
 import asyncio
@@ -15,10 +15,12 @@ from aiopgq._flow.report import Reporter
 from aiopgq._flow.rescue import Rescuer
 from aiopgq._flow.run import Runner
 from aiopgq._flow.settle import Settler
+from aiopgq._flow.tick import Ticker
 from aiopgq._flow.transact import Transactor
 from aiopgq._flow.upkeep import Upkeep
 from aiopgq._store.connection import Line
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.schedules import Schedules
 from aiopgq._store.transaction import Transactions
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import monotonic
@@ -73,6 +75,7 @@ class Workshop:
         )
         self._reporter = Reporter(beside, self.runner.running, self.cancel)
         self.upkeep = Upkeep(beside, Workers(self.lines[1]), list(equipment.tasks), equipment.retention)
+        self.ticker = Ticker(Schedules(self.lines[1]), equipment.schedules)
         self._rescuer = Rescuer(Workers(self.lines[1]), incarnation, manners.beat_interval, keep=keep)
         self.ended = {"completed": 0, "cancelled": 0, "failed": 0, "pending": 0}
         self.left_behind = 0
@@ -80,7 +83,8 @@ class Workshop:
     @property
     def loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """What goes on as long as the worker lives."""
-        return [self._settler.run, self._transactor.run, self._reporter.run, self.upkeep.run, self._rescuer.run]
+        beside = [self._reporter.run, self.upkeep.run, self.ticker.run, self._rescuer.run]
+        return [self._settler.run, self._transactor.run, *beside]
 
     @property
     def running(self) -> int:

@@ -94,7 +94,7 @@ class Jobs:
     """The statements about jobs, on one line or several."""
 
     def __init__(self, line: Fetcher) -> None:
-        self._line = line
+        self._line = self.line = line
         self.schema: str = line.settings.schema
 
     async def _fetch(self, doing: str, name: str, *args: Any) -> list[Any]:

@@ -304,7 +304,7 @@ def _explained(expression: str) -> str | None:
     """Say an expression in words; None where that fails."""
     if found := re.fullmatch(r"(?:0 )?\*/(\d+) \* \* \* \*", expression):
         # Only what divides an hour comes evenly.
-        if 60 % int(found[1]) == 0:  # noqa: PLR2004  # minutes
+        if 60 % int(found[1]) == 0:  # minutes
             return f"every {_length(60 * int(found[1]))}"
         return None
     try:

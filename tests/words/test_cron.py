@@ -126,7 +126,9 @@ def test_an_expression_that_means_nothing_is_refused(cron):
         timing(cron, None, None)
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlim", "", "../etc/passwd", "/etc/localtime", "Europe", "\x00", "x" * 5000, 5])
+@pytest.mark.parametrize(
+    "zone", ["Europe/Berlim", "", "../etc/passwd", "/etc/localtime", "Europe", "\x00", "x" * 5000, 5]
+)
 def test_a_time_zone_nobody_knows_is_refused(zone):
     with pytest.raises(ConfigError, match="timezone"):
         timing("@daily", None, zone)
@@ -189,14 +191,14 @@ def near_a_change(draw):
     """A zone, and a moment within days of a change of its clock, or anywhere."""
     zone = draw(st.sampled_from(ZONES))
     here = ZoneInfo(zone)
-    moment = draw(st.datetimes(datetime(2005, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)))
+    moment = datetime(2005, 1, 1, tzinfo=UTC) + draw(st.timedeltas(timedelta(), timedelta(days=9000)))
     if draw(st.booleans()):
         for _ in range(400):
             later = moment + timedelta(days=1)
             if later.astimezone(here).utcoffset() != moment.astimezone(here).utcoffset():
                 break
             moment = later
-    return zone, moment.replace(second=draw(st.integers(0, 59)))
+    return zone, moment
 
 
 def wall(moment, zone):
@@ -235,7 +237,9 @@ def test_what_fires_is_what_the_clock_on_the_wall_says(where, cron):
     zone, moment = where
     begin = moment.replace(second=0, microsecond=0) - timedelta(days=1)
     moments = [begin + timedelta(minutes=number) for number in range(3 * 1440)]
-    fires = set(takewhile(lambda fire: fire <= moments[-1], Timing(cron, None, zone).fires(begin - timedelta(seconds=1))))
+    fires = set(
+        takewhile(lambda fire: fire <= moments[-1], Timing(cron, None, zone).fires(begin - timedelta(seconds=1)))
+    )
     every_hour = cron.split()[1] == "*"
     times = CronSim(cron, wall(begin, zone) - timedelta(days=2))
     named = set(takewhile(lambda local: local < wall(moments[-1], zone) + timedelta(days=2), times))

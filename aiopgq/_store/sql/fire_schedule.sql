@@ -1,0 +1,13 @@
+-- fire_schedule: move a schedule on and enqueue its jobs, if it still is as it was seen
+--
+--   $1  text           name
+--   $2  timestamptz    since when it has fire times
+--   $3  timestamptz    the fire time that was seen, or NULL
+--   $4  timestamptz    the next one
+--   $5  uuid[]         ids of the jobs
+--   $6  timestamptz[]  the fire time of each
+--
+-- Locks:   the row of the schedule, FOR UPDATE SKIP LOCKED; the new rows
+-- Index:   schedules_key
+-- Returns: fired
+SELECT aiopgq.fire_schedule($1, $2, $3, $4, $5, $6) AS fired
