@@ -125,7 +125,7 @@ BEGIN
         FOR UPDATE SKIP LOCKED);
 
     SELECT count(*) FILTER (WHERE coalesce(s.next_at, s.since) <= seen),
-        greatest(0, extract(epoch FROM min(coalesce(s.next_at, s.since)) - seen))
+        extract(epoch FROM min(coalesce(s.next_at, s.since)) - seen)
     INTO due, next_in
     FROM aiopgq.schedules s
     WHERE s.paused_at IS NULL AND s.name <> ALL (p_passed_over)

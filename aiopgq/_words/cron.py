@@ -88,17 +88,17 @@ class Timing:
             yield moment
 
     def missed(self, due: datetime, since: datetime, until: datetime, most: int) -> list[datetime]:
-        """Return the newest fires from `due`, a fire itself, to `until`, in order; none before `since`.
+        """Return the newest fires from `due` to `until`, in order; none before `since`.
 
         Args:
-            due: The fire that is known.
+            due: The fire that is known; it counts, whatever the expression says.
             since: Where to begin looking.
             until: The last moment that counts.
             most: The most to return.
         """
         if self.every is not None:
             # Whole intervals from the fire that is known: nothing drifts, however long nobody looked.
-            whole = int((until - due) / timedelta(seconds=self.every))
+            whole = (until - due) // timedelta(seconds=self.every)
             numbers = range(max(0, whole - most), whole + 1)
             fires = [due + number * timedelta(seconds=self.every) for number in numbers]
             return [fire for fire in fires if since <= fire <= until][-most:]
@@ -108,12 +108,15 @@ class Timing:
         while True:
             start = max(begin, until - span)
             found = []
-            # The fire that is known counts, and so does one at the very beginning.
+            # A fire at the very beginning counts.
             for fire in self.fires(start - _SECOND):
                 if fire > until:
                     break
                 if fire >= start:
                     found.append(fire)
+            # Whatever was written as the next fire was promised, by other rules for a zone perhaps.
+            if start == due and due not in found[:1]:
+                found.insert(0, due)
             if len(found) >= most or start == begin:
                 return found[-most:]
             span *= 4
@@ -127,7 +130,7 @@ class Timing:
         if self.every is None:
             return self.after(until)
         interval = timedelta(seconds=self.every)
-        return due + (int((until - due) / interval) + 1) * interval
+        return due + ((until - due) // interval + 1) * interval
 
     def __str__(self) -> str:
         """Say it in words, or as the expression where words fail."""

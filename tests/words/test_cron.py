@@ -268,6 +268,19 @@ def test_the_newest_fires_missed_are_those_that_would_have_fired(where, cron, mo
     assert rule.missed(due, since, until, 10_000) == [fire for fire in all_of_them if fire >= since]
 
 
+def test_the_fire_that_was_written_counts_even_if_the_rules_have_changed_since():
+    due, until = datetime(2026, 1, 1, 9, 17, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
+    rule = Timing("0 12 * * *", None, "UTC")
+
+    assert rule.missed(due, due, until, 10) == [
+        due,
+        due.replace(hour=12, minute=0),
+        due.replace(hour=12, minute=0, day=2),
+    ]
+    assert rule.missed(due, due, due, 1) == [due]
+    assert rule.missed(due, due + timedelta(seconds=1), due + timedelta(hours=1), 10) == []
+
+
 @given(st.floats(0.1, 1e6), st.timedeltas(timedelta(), timedelta(days=400)), st.integers(1, 20))
 def test_an_interval_is_counted_from_the_fire_that_is_known(every, outage, most):
     due = datetime(2026, 1, 1, tzinfo=UTC)
