@@ -13,4 +13,4 @@ JOIN aiopgq.schedules s ON coalesce(s.next_at, s.since) <= n.now
 WHERE s.paused_at IS NULL AND s.name <> ALL ($1)
   AND (NOT s.declared OR s.seen_at > n.now - make_interval(secs => $2))
 ORDER BY coalesce(s.next_at, s.since)
-LIMIT $3
+LIMIT $3::integer
