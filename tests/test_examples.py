@@ -141,6 +141,19 @@ async def test_tasks_share_a_typed_state(dsn):
     assert await said_by("state.py", DATABASE_URL=dsn) == "post@example.org counts some users\n"
 
 
+async def test_schedules_are_declared_and_made_at_run_time(dsn):
+    said = await said_by("schedules.py", DATABASE_URL=dsn)
+
+    assert said.splitlines() == [
+        "report 42: at 08:00 on Monday, America/New_York",
+        "schedules.clean_up: at 03:00 every day, Europe/Berlin",
+        "shallow clean-up: every hour",
+        "report for 42",
+        "some before",
+        "2",
+    ]
+
+
 async def test_the_tests_of_the_example_pass_for_somebody_else(tmp_path, aiopgq_dsn):
     for name in ("transactional.py", "test_example.py"):
         shutil.copy(EXAMPLES / name, tmp_path)

@@ -14,10 +14,11 @@ import pytest
 from support import eventually
 
 from aiopgq import App, Worker, app, worker
-from aiopgq._flow import enqueue, pulse, upkeep
+from aiopgq._flow import enqueue, pulse, tick, upkeep
 from aiopgq._store import connection as store_connection
 from aiopgq._store import listen, patience
-from aiopgq._words import options
+from aiopgq._store import schedules as store_schedules
+from aiopgq._words import cron, options, schedule
 from aiopgq._words.job import FINAL, Status
 from aiopgq._words.options import UNSET
 from aiopgq.cli import orders, parent
@@ -174,6 +175,7 @@ async def test_the_operators_page_tells_every_time_as_it_is():
         "poll": default(App.worker, "poll_interval"),
         "ping": listen.PING_INTERVAL,
         "stuck": worker._STUCK,
+        "tick": tick._PASS,
         "upkeep": upkeep._PASS,
         "restart": parent._FIRST_PAUSE,
     }
@@ -185,6 +187,22 @@ async def test_the_operators_page_tells_every_time_as_it_is():
     # Four beats fit into a lease, and what ignores the deadline ends before others take its jobs.
     assert 4 * beat <= lease
     assert pulse._OWN_SHARE * lease + pulse._LAST_NOTICE < lease
+
+
+def test_the_page_of_schedules_tells_every_option_and_time_as_it_is():
+    page = " ".join((ROOT / "docs" / "schedules.md").read_text().split())
+    parameters = inspect.signature(App.schedule).parameters
+
+    assert {f"`{name}`" for name in parameters if name not in ("self", "cron")} <= set(re.findall(r"`\w+`", page))
+    assert f"missed by more than {schedule.PUNCTUAL:g} seconds" in page
+    assert (schedule.MOST, schedule.DEFAULT_WINDOW) == (1000, 86_400)
+    assert "the newest thousand at most" in page
+    assert f"at least {cron.SHORTEST}" in page
+    assert [f"`{name}`" for name in cron._NAMES if f"`{name}`" not in page] == ["`@annually`", "`@midnight`"]
+    assert store_schedules._ORPHANED_AFTER == 300
+    assert "Five minutes after the last worker" in page
+    assert tick._PASS == 15
+    assert "within 18 seconds. They look every 15" in page
 
 
 def test_the_operators_page_quotes_what_the_log_says():

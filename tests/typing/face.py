@@ -6,7 +6,7 @@ comment.
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,6 +26,7 @@ from aiopgq import (
     Priority,
     Retry,
     Router,
+    ScheduleInfo,
     Snooze,
     Task,
     ThreadTask,
@@ -109,6 +110,44 @@ assert_type(booked.handle(UUID(int=1)), JobHandle[str])
 
 @jobs.task(backoff=give_up)
 async def stubborn() -> None: ...
+
+
+# Schedules stand above the task, and leave it what it is.
+
+
+@jobs.schedule("*/5 * * * *")
+@jobs.schedule(every=timedelta(seconds=30), name="often", misfire="skip")
+@jobs.schedule("0 3 * * *", timezone="Europe/Berlin", name="german", arguments={"locale": "de"})
+@jobs.task
+async def clean_up(locale: str = "en") -> str | Retry:
+    return locale
+
+
+@mail.schedule("@daily", misfire="all", window=3600)
+@mail.task
+def threaded_daily() -> int:
+    return 1
+
+
+assert_type(clean_up.handle(UUID(int=1)), JobHandle[str])
+check_clean_up: Task[..., str | Retry] = clean_up
+jobs.schedule("@daily", arguments={"user_id": 1})(plain)
+jobs.schedule("@daily")(plain)  # type: ignore[type-var]
+jobs.schedule(3)  # type: ignore[call-overload]
+jobs.schedule("@daily", misfire="never")  # type: ignore[call-overload]
+jobs.schedule("@daily", arguments={1: 2})(plain)  # type: ignore[dict-item]
+
+
+async def scheduling() -> None:
+    """Schedules at run time take calls."""
+    assert_type(await jobs.schedules.set("s", plain.call(42), "@daily", timezone="Europe/Berlin"), ScheduleInfo)
+    await jobs.schedules.set("s", retried.options(queue="slow").call(42), every=30, misfire="all", window=3600)
+    assert_type(await jobs.schedules.list(), Sequence[ScheduleInfo])
+    assert_type(await jobs.schedules.next("s", 5), Sequence[datetime])
+    assert_type(await jobs.schedules.run_now("s"), JobHandle[Any])
+    await jobs.schedules.set("s", plain, "@daily")  # type: ignore[arg-type]
+    await jobs.schedules.set("s", plain.call("42"), "@daily")  # type: ignore[arg-type]
+    await jobs.schedules.set("s", plain.call(42), "@daily", misfire="never")  # type: ignore[arg-type]
 
 
 assert_type(plain.name, str)
