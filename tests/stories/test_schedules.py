@@ -331,6 +331,7 @@ async def test_editing_the_times_begins_anew_and_editing_the_call_does_not(jobs,
     same = await jobs.schedules.set("s", jobs.greet.call("Bob"), every=3600, misfire="all")
     assert (same.next_at, same.args, same.misfire) == (due, {"name": "Bob"}, "all")
 
+    await sql.execute("UPDATE aiopgq.schedules SET since = since - interval '3 hours'")
     await outage(sql, timedelta(seconds=1))
     edited = await jobs.schedules.set("s", jobs.other.call(1), "*/5 * * * *", timezone="Europe/Berlin")
     await ticker.work()
@@ -453,10 +454,12 @@ async def test_a_schedule_that_left_the_code_fires_only_while_somebody_still_dec
     assert len(await moments(sql)) == 1
 
     # Nobody has declared it for a while.
+    await jobs.schedules.set("t", jobs.greet.call(), every=3600)
     await sql.execute("UPDATE aiopgq.schedules SET seen_at = clock_timestamp() - interval '6 minutes'")
     await outage(sql, timedelta(seconds=1))
+    await outage(sql, timedelta(seconds=1), "t")
     await new.work()
-    assert len(await moments(sql)) == 1
+    assert (len(await moments(sql)), len(await moments(sql, "t"))) == (1, 1)
     assert (await jobs.schedules.get("s")).orphaned
 
     # Whoever declares it says so, and finds what was missed.

@@ -56,6 +56,16 @@ def test_a_local_time_fires_once_on_the_day_the_clock_is_set(zone, cron, day, fi
     assert local_fires(cron, zone, day, following) == fires
 
 
+@pytest.mark.parametrize("cron", ["30 1 * * *", "*/10 1 * * *", "0 30 1 1 11 *"])
+def test_whoever_starts_within_an_hour_that_happens_twice_does_not_fire_into_the_past(cron):
+    here = ZoneInfo(NEW_YORK)
+    second = datetime(2026, 11, 1, 1, 5, tzinfo=here, fold=1)
+
+    fire = timing(cron, None, NEW_YORK).after(second).astimezone(here)
+
+    assert fire.replace(tzinfo=None) > datetime(2026, 11, 2)  # noqa: DTZ001  # on the wall
+
+
 def test_a_day_that_a_zone_left_out_fires_nothing_of_its_own():
     assert local_fires("0 12 * * *", "Pacific/Apia", "2011-12-29", "2012-01-01") == [
         "12-29T12:00-10:00",
@@ -198,6 +208,13 @@ def near_a_change(draw):
             if later.astimezone(here).utcoffset() != moment.astimezone(here).utcoffset():
                 break
             moment = later
+        # To the minute: the hours around a change are where things go wrong.
+        for step in (timedelta(hours=1), timedelta(minutes=1)):
+            while (moment + step).astimezone(here).utcoffset() == moment.astimezone(here).utcoffset() and (
+                moment < later
+            ):
+                moment += step
+        moment += timedelta(seconds=draw(st.integers(-7200, 7200)))
     return zone, moment
 
 
