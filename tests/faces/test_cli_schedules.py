@@ -1,11 +1,14 @@
 """`schedules`: what it writes, and what it changes."""
 
+import os
 import re
+import signal
 from datetime import datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
 import pytest
+from support import eventually
 
 from aiopgq import App
 
@@ -139,3 +142,36 @@ async def test_without_schedules_the_list_says_so(cli):
 
     assert (said.code, said.out) == (0, "")
     assert said.err == "There is no schedule; one that code declares is written when a worker starts.\n"
+
+
+TICKING = """
+from aiopgq import App
+
+jobs = App()
+
+@jobs.schedule(every=0.2, misfire="all")
+@jobs.task(name="tick")
+async def tick() -> None: ...
+"""
+
+
+@pytest.mark.slow
+async def test_six_worker_processes_of_which_some_are_killed_fire_each_time_once(cli, sql):
+    cli.write("ticking", TICKING)
+    runs = [cli.run("-A", "ticking", "--processes", 3, "--no-job-log") for _ in range(2)]
+    first, *_ = [run.child() for run in runs for _ in range(3)]
+    times = "SELECT (headers->>'scheduled_at')::timestamptz FROM aiopgq.all_jobs WHERE task = 'tick' ORDER BY 1"
+
+    async def fired(number):
+        return len(await sql.fetch(times)) >= number
+
+    await eventually(lambda: fired(10), within=60, what="ten fire times came")
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: fired(30), within=60, what="thirty fire times came")
+    for run in runs:
+        run.stop()
+    assert [run.end() for run in runs] == [0, 0]
+
+    seen = [row[0] for row in await sql.fetch(times)]
+    assert len(seen) >= 30
+    assert {later - one for one, later in pairwise(seen)} == {timedelta(seconds=0.2)}
