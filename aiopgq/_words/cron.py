@@ -82,10 +82,7 @@ class Timing:
         expression = _expanded(self.cron or "")
         zone = _zone(self.timezone)
         hours = _read(expression, datetime(2000, 1, 1)).hours  # noqa: DTZ001  # only parsed
-        following = _evenly if len(hours) == _HOURS else _by_the_wall
-        while True:
-            moment = following(expression, moment, zone)
-            yield moment
+        yield from (_evenly if len(hours) == _HOURS else _by_the_wall)(expression, moment, zone)
 
     def missed(self, due: datetime, since: datetime, until: datetime, most: int) -> list[datetime]:
         """Return the newest fires from `due` to `until`, in order; none before `since`.
@@ -241,13 +238,14 @@ def _next(times: CronSim, expression: str) -> datetime:
         raise ConfigError("schedule", f"{expression!r} does not fire within fifty years.") from None
 
 
-def _by_the_wall(expression: str, moment: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first fire after a moment of an expression that names hours."""
+def _by_the_wall(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """Yield the fires after a moment of an expression that names hours."""
     times = _read(expression, _local(moment, zone))
     while True:
         # The second pass of a local hour has nothing new: its times fired the first time.
         if (fire := _placed(_next(times, expression), zone)) > moment:
-            return fire
+            moment = fire
+            yield fire
 
 
 def _placed(local: datetime, zone: ZoneInfo) -> datetime:
@@ -260,19 +258,21 @@ def _placed(local: datetime, zone: ZoneInfo) -> datetime:
     return _change(earlier, moment, zone)
 
 
-def _evenly(expression: str, moment: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first fire after a moment of an expression that fires in every hour."""
+def _evenly(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """Yield the fires after a moment of an expression that fires in every hour."""
     while True:
         offset = _offset(moment, zone)
         times = _read(expression, (moment + offset).replace(tzinfo=None))
-        fire = (_next(times, expression) - offset).replace(tzinfo=UTC)
-        if _offset(fire, zone) == offset:
-            return fire
+        while True:
+            fire = (_next(times, expression) - offset).replace(tzinfo=UTC)
+            if _offset(fire, zone) != offset:
+                break
+            moment = fire
+            yield fire
         # The clock is set before that: look again from there, by the new time.
-        change = _change(moment, fire, zone)
-        if _matches(expression, _local(change, zone)):
-            return change
-        moment = change
+        moment = _change(moment, fire, zone)
+        if _matches(expression, _local(moment, zone)):
+            yield moment
 
 
 def _matches(expression: str, local: datetime) -> bool:

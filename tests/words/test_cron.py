@@ -222,7 +222,7 @@ def wall(moment, zone):
     return moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None, fold=0)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(near_a_change(), expressions)
 def test_fires_are_strictly_later_and_the_same_wherever_one_starts(where, cron):
     zone, moment = where
@@ -237,7 +237,7 @@ def test_fires_are_strictly_later_and_the_same_wherever_one_starts(where, cron):
     assert [rule.after(later - timedelta(microseconds=1)) for later in seen] == seen
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(near_a_change(), expressions.filter(lambda cron: cron.split()[1] != "*"))
 def test_no_local_time_fires_twice_if_the_expression_names_hours(where, cron):
     zone, moment = where
@@ -247,7 +247,7 @@ def test_no_local_time_fires_twice_if_the_expression_names_hours(where, cron):
     assert len(set(seen)) == len(seen)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(near_a_change(), expressions)
 def test_what_fires_is_what_the_clock_on_the_wall_says(where, cron):
     """Compare with every minute of three days, each looked at for itself."""
