@@ -171,6 +171,7 @@ async def test_the_operators_page_tells_every_time_as_it_is():
         "statement": store_connection.STATEMENT_TIMEOUT,
         "connect": store_connection.CONNECT_TIMEOUT,
         "longest pause": patience._LONGEST,
+        "keepalive": store_connection._TCP["TCP_USER_TIMEOUT"] / 1000,
         "enqueue": enqueue.DEADLINE,
         "poll": default(App.worker, "poll_interval"),
         "ping": listen.PING_INTERVAL,
