@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [drain] [enqueue] [latency] [idle] [--dsn DSN] [--quick]`."""
+"""Run the benchmarks: `python -m benchmarks [drain] [enqueue] [latency] [idle] [scaling] [--dsn DSN] [--quick]`."""
 
 import argparse
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks import drain, enqueue, idle, latency
+from benchmarks import drain, enqueue, idle, latency, scaling
 from benchmarks.server import Server, running_server
 
 PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
@@ -14,6 +14,7 @@ PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
     "enqueue": enqueue.run,
     "latency": latency.run,
     "idle": idle.run,
+    "scaling": scaling.run,
 }
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scaling import Law, fit
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,7 +24,7 @@ def _run(*options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["drain", "enqueue", "latency", "idle"])
+@pytest.mark.parametrize("program", ["drain", "enqueue", "latency", "idle", "scaling"])
 def test_a_benchmark_asks_measures_and_answers_with_a_ratio(program, aiopgq_dsn):
     done = _run(program, "--quick", "--dsn", aiopgq_dsn)
 
@@ -36,4 +38,14 @@ def test_a_benchmark_that_does_not_exist_is_refused_by_name():
 
     assert done.returncode == 2
     assert "'dream'" in done.stderr
-    assert "drain, enqueue, latency, idle" in done.stderr
+    assert "drain, enqueue, latency, idle, scaling" in done.stderr
+
+
+def test_the_law_of_scaling_is_found_in_figures_that_obey_it():
+    law = Law(first=20_000, contention=0.1, coherence=0.02)
+
+    found = fit({n: law.rate(n) for n in (1, 2, 3, 4, 6, 8)})
+
+    assert found == pytest.approx(law)
+    assert found.peak == pytest.approx(45**0.5)
+    assert max(range(1, 20), key=found.rate) == 7
