@@ -5,7 +5,9 @@
 --
 -- Every write to a claimed job names (id, claim_id): no row changed means the job belongs to somebody else.
 -- Batches lock their rows in the order of id. Hash and merge joins are off because a plan made on an empty
--- table would later read the whole of it.
+-- table would later read the whole of it. For the same reason rows are found by "id = ANY (ARRAY[…])": by a plain
+-- "=" the planner may join the other way round and read the index from end to end, which costs nothing in a table
+-- that was empty when it was analyzed, and a second in one that has filled up since.
 
 CREATE FUNCTION aiopgq.append_error(p_errors jsonb, p_entry jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -34,7 +36,7 @@ BEGIN
             SELECT * FROM unnest(p_ids, p_claims, p_results) AS e (id, claim_id, result) ORDER BY e.id
         ), gone AS (
             DELETE FROM aiopgq.jobs j USING ended e
-            WHERE j.id = e.id AND j.claim_id = e.claim_id
+            WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
             RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.attempts,
                 j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
                 j.current_stage, j.last_error, j.errors, e.result
@@ -53,7 +55,7 @@ BEGIN
         RETURN QUERY
         DELETE FROM aiopgq.jobs j
         USING (SELECT * FROM unnest(p_ids, p_claims) AS e (id, claim_id) ORDER BY e.id) AS e
-        WHERE j.id = e.id AND j.claim_id = e.claim_id
+        WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
         RETURNING j.id;
     END IF;
     PERFORM aiopgq.tell_waiters(p_ids);
@@ -80,7 +82,7 @@ BEGIN
     ), gone AS (
         DELETE FROM aiopgq.jobs j USING ended e
         -- A NULL claim_id means a pending job: it may be cancelled by anybody.
-        WHERE j.id = e.id AND j.claim_id IS NOT DISTINCT FROM e.claim_id
+        WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id IS NOT DISTINCT FROM e.claim_id
         RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.attempts,
             j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
             j.current_stage, j.last_error, j.errors, e.reason
@@ -117,7 +119,7 @@ BEGIN
         SELECT * FROM unnest(p_ids, p_claims, p_reasons, p_errors) AS e (id, claim_id, reason, error) ORDER BY e.id
     ), gone AS (
         DELETE FROM aiopgq.jobs j USING ended e
-        WHERE j.id = e.id AND j.claim_id = e.claim_id
+        WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
         RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.timeout, j.attempts,
             j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
             j.current_stage, j.errors, j.limit_key, e.reason, e.error
@@ -165,7 +167,7 @@ BEGIN
     FROM (
         SELECT j.id, j.cancel_requested
         FROM (SELECT * FROM unnest(p_ids, p_claims) AS e (id, claim_id) ORDER BY e.id) AS e
-        JOIN aiopgq.jobs j ON j.id = e.id AND j.claim_id = e.claim_id
+        JOIN aiopgq.jobs j ON j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
         FOR UPDATE OF j
     ) AS locked
     WHERE locked.cancel_requested;
@@ -191,7 +193,7 @@ BEGIN
                 AS e (id, claim_id, delay, refund, reason, error)
             ORDER BY e.id
         ) AS e
-        WHERE j.id = e.id AND j.claim_id = e.claim_id
+        WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
         RETURNING j.id, j.queue, j.run_at
     LOOP
         -- Equal notifications of one transaction fold into one.
@@ -227,7 +229,7 @@ BEGIN
             AS m (id, claim_id, elapsed, progress, stage, events)
         ORDER BY m.id
     ) AS m
-    WHERE j.id = m.id AND j.claim_id = m.claim_id
+    WHERE j.id = ANY (ARRAY[m.id]) AND j.claim_id = m.claim_id
     RETURNING j.id, j.cancel_requested;
 END
 $$;
@@ -271,7 +273,7 @@ BEGIN
     WITH gone AS (
         DELETE FROM aiopgq.dead_letters d
         USING (SELECT * FROM unnest(p_ids) AS e (id) ORDER BY e.id) AS e
-        WHERE d.id = e.id
+        WHERE d.id = ANY (ARRAY[e.id])
         RETURNING d.*
     )
     INSERT INTO aiopgq.jobs AS j

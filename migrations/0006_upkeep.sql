@@ -173,9 +173,10 @@ BEGIN
             UPDATE aiopgq.jobs u
             SET held = NULL, place = CASE WHEN u.run_at <= clock_timestamp() THEN nextval('aiopgq.places') END
             WHERE u.ctid = ANY (ARRAY(
+                -- In no order: to have one by id, the planner may read all jobs.
                 SELECT j.ctid FROM aiopgq.jobs j
                 WHERE j.held = 'unknown task' AND j.task = ANY (p_tasks)
-                ORDER BY j.id LIMIT p_limit
+                LIMIT p_limit
                 FOR UPDATE SKIP LOCKED
             ))
             RETURNING u.queue, u.run_at

@@ -113,7 +113,11 @@ BEGIN
     FROM aiopgq.jobs j WHERE j.worker_id = p_worker HAVING count(*) > 0;
     FOR lost IN
         SELECT j.id, j.claim_id, j.attempts, j.max_attempts, j.cancel_requested
-        FROM aiopgq.jobs j WHERE j.worker_id = p_worker ORDER BY j.id FOR UPDATE
+        FROM aiopgq.jobs j
+        -- The ids first: to have them in order, the planner may read all jobs.
+        WHERE j.id = ANY (ARRAY(SELECT o.id FROM aiopgq.jobs o WHERE o.worker_id = p_worker))
+          AND j.worker_id = p_worker
+        ORDER BY j.id FOR UPDATE
     LOOP
         entry := jsonb_build_object(
             'at', clock_timestamp(), 'attempt', lost.attempts, 'error', 'worker lost', 'traceback', NULL, 'worker', who);

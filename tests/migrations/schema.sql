@@ -283,7 +283,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 47fc1ae91dfb2cd34b1b6388d9106fb1
+    md5 12b0a02fe152b0645bd42ee396fb1b31
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -303,7 +303,7 @@ FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_k
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 1efe4d5cbcbac48ec9afb2b365d08919
+    md5 bb7616a3aa352b7482a5346afd91a239
 
 FUNCTION aiopgq.channel()
     -- The NOTIFY channel: the name of this schema.
@@ -331,7 +331,7 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 f0adb859c58917aed950fdc58806302a
+    md5 8d7ce5949111d415c02de59fbee1754f
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
@@ -366,11 +366,12 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
+    SET enable_indexonlyscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
     SET search_path=pg_catalog
-    md5 ec7b22cfdae21b14489066a24b1646ec
+    md5 e631ef4c01e4bfdf6206ff4bb0952d51
 
 FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
     -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
@@ -402,7 +403,7 @@ FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 4f4ee3235ce3093efece27306a010753
+    md5 0844c9b046c5733f69ea1a4db5dca3d6
 
 FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
     -- Let a role into the schema and execute the functions named; NULL names all but those that grant.
@@ -468,7 +469,7 @@ FUNCTION aiopgq.mark_jobs(p_ids uuid[], p_claims uuid[], p_elapsed double precis
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 8153aae3797deea688e981f2ed8c6523
+    md5 19195586051aed5ba5514a6c952793b5
 
 FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
@@ -509,7 +510,7 @@ FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 75b376ff00ff8e7c21422e09cfbda52a
+    md5 b4d16c18aef9edfa0dffda1ae777d084
 
 FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
     -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A job whose cancel was requested is archived as cancelled instead.
@@ -519,7 +520,7 @@ FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 076901f05622061c090adc9365311ccb
+    md5 b4c7082b2fd06f1ab1fad6f8cf63e5cc
 
 FUNCTION aiopgq.rescue_orphans(p_keep boolean)
     -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
@@ -571,7 +572,7 @@ FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 b5f813c4e2e4f00c092f767ed3d443c1
+    md5 d8fba8952209b80f6940d3351051c7b0
 
 FUNCTION aiopgq.tell_waiters(p_ids uuid[])
     -- Announce finished jobs while somebody waits for results.
