@@ -85,11 +85,14 @@ class Claimer:
         """
         if self._unanswered and (taken := await self._reread()):
             return taken
-        if not sweep and not self._time_to_sweep():
+        slow = self._sweep_took > _QUICK_SWEEP
+        # Where sweeps are slow, a job that woke its worker is looked for behind the dead entries first; the sweep is
+        # due all the same. Whoever then finds nothing, and may fall asleep, has swept.
+        if slow if sweep else not self._time_to_sweep():
             lanes = {lane: state.bound for lane, state in self._lanes.items() if lane.queue in group.queues}
             if lanes and (taken := await self._take(group, lanes)):
                 return taken
-            if self._sweep_took > _QUICK_SWEEP:
+            if slow and not sweep:
                 return []
 
         began = monotonic()

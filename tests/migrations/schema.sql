@@ -321,7 +321,7 @@ FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_task
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 0aa35d476c1e28a00847c4a1bffd2f26
+    md5 deed1ef55c22e6d63fedf46c8d1fb9b7
 
 FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
     -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.
@@ -380,14 +380,14 @@ FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double pre
     md5 1a149752b78a829cac94f734f2094449
 
 FUNCTION aiopgq.find_lanes(p_queues text[])
-    -- The priorities that have ready jobs, for each queue, highest first.
-    RETURNS TABLE(queue text, priority smallint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+    -- The priorities that have ready jobs, for each queue, highest first, and the first place of each.
+    RETURNS TABLE(queue text, priority smallint, place bigint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_bitmapscan=off
     SET enable_sort=off
     SET jit=off
-    md5 f018244b77a0ef16e308ee710da0aca4
+    md5 1bb661408245c2b97a857378d71cc626
 
 FUNCTION aiopgq.fire_schedule(p_name text, p_since timestamp with time zone, p_seen timestamp with time zone, p_next_at timestamp with time zone, p_ids uuid[], p_moments timestamp with time zone[])
     -- Move a schedule on from the fire time that was seen, and enqueue a job for each moment: all of it or nothing. False: somebody was faster, or the schedule has changed.

@@ -183,3 +183,42 @@ def complaints(call, plans):
         wrong.append("sorts, so that no lane stops at its limit")
 
     return [*wrong, *plans] if wrong else []
+
+
+async def test_a_sweep_reads_the_dead_head_of_a_line_once(dsn):
+    connection, holder = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    try:
+        async with holder.transaction(isolation="repeatable_read"):
+            await holder.fetchval("SELECT count(*) FROM aiopgq.jobs")
+            for _ in range(2):
+                await connection.execute(
+                    "INSERT INTO aiopgq.jobs (id, task, place)"
+                    "SELECT gen_random_uuid(), 't', nextval('aiopgq.places') FROM generate_series(1, 5000)"
+                )
+                await connection.execute("DELETE FROM aiopgq.jobs")
+            await connection.execute(
+                "INSERT INTO aiopgq.jobs (id, task, place) VALUES ($1, 't', nextval('aiopgq.places'))", WORKER
+            )
+            once = await buffers(connection, "aiopgq.find_lanes('{default}')")
+            sweep = await buffers(
+                connection,
+                f"aiopgq.claim_lanes('{WORKER}', '{CLAIM}', 1, '{{t}}', '{{default}}', '{{1}}', NULL, NULL, NULL)",
+            )
+    finally:
+        await connection.close()
+        await holder.close()
+
+    # At least a page of the index for each few hundred dead entries, and their pages of the table.
+    assert once > 50
+    assert once <= sweep < 1.5 * once
+
+
+async def buffers(connection, function):
+    """Return how many pages a function touches when it is called the second time."""
+    for _ in range(2):
+        undo = connection.transaction()
+        await undo.start()
+        rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM {function}")  # noqa: S608  # constants
+        await undo.rollback()
+    found = re.search(r"Buffers: shared (.*)", "\n".join(row[0] for row in rows))[1]
+    return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", found))
