@@ -24,7 +24,16 @@ def _run(*options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["drain", "enqueue", "latency", "idle", "scaling"])
+def test_a_part_of_a_benchmark_can_be_run_alone(aiopgq_dsn):
+    done = _run("flat:delayed", "--quick", "--dsn", aiopgq_dsn)
+
+    assert done.returncode == 0, done.stderr
+    assert "for later" in done.stdout
+    assert "archived" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["drain", "enqueue", "latency", "idle", "scaling", "wake", "writes", "flat", "soak"])
 def test_a_benchmark_asks_measures_and_answers_with_a_ratio(program, aiopgq_dsn):
     done = _run(program, "--quick", "--dsn", aiopgq_dsn)
 
@@ -38,7 +47,7 @@ def test_a_benchmark_that_does_not_exist_is_refused_by_name():
 
     assert done.returncode == 2
     assert "'dream'" in done.stderr
-    assert "drain, enqueue, latency, idle, scaling" in done.stderr
+    assert "drain, enqueue, latency, idle, scaling, wake, writes, flat, soak" in done.stderr
 
 
 def test_the_law_of_scaling_is_found_in_figures_that_obey_it():
