@@ -218,7 +218,7 @@ class Incarnation:
                 await asyncio.sleep(0)
             # Here, not after the rest: whoever is asleep has claimed.
             self._answered = True
-            self.sleeper.lower_flags()
+            self.sleeper.lower_flags(found=found > 0)
             due = (sweep and not found) or self._claimer.time_to_promote()
             promoted = due and await self._claimer.promote()
             if found or not promoted:

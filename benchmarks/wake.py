@@ -97,7 +97,7 @@ class _Dozer:
     async def _look(self) -> bool:
         self.sleeper.looking()
         taken = await self._claimer.claim(Group({_QUEUE: 1}, 1), sweep=True)
-        self.sleeper.lower_flags()
+        self.sleeper.lower_flags(found=bool(taken))
         if taken:
             self.claimed_at.append(perf_counter())
             await self._jobs.settle("completed", [Settlement(job, "completed") for job in taken], keep=True)

@@ -23,6 +23,24 @@ CREATE UNLOGGED SEQUENCE aiopgq.sleepers_12 MINVALUE 0 START 0;
 CREATE UNLOGGED SEQUENCE aiopgq.sleepers_13 MINVALUE 0 START 0;
 CREATE UNLOGGED SEQUENCE aiopgq.sleepers_14 MINVALUE 0 START 0;
 CREATE UNLOGGED SEQUENCE aiopgq.sleepers_15 MINVALUE 0 START 0;
+-- How often each flag was lowered: one that was not, however often others raised it, has stood all the time.
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_0;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_1;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_2;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_3;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_4;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_5;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_6;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_7;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_8;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_9;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_10;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_11;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_12;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_13;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_14;
+CREATE UNLOGGED SEQUENCE aiopgq.lowerings_15;
+
 CREATE UNLOGGED SEQUENCE aiopgq.waiters MINVALUE 0 START 0;
 COMMENT ON SEQUENCE aiopgq.waiters IS 'Somebody waits for results until this moment, in milliseconds.';
 
@@ -93,23 +111,30 @@ END
 $$;
 
 CREATE FUNCTION aiopgq.fall_asleep(
-    p_slots integer[], p_seen bigint[], p_for double precision,
-    OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint
+    p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL,
+    OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
 DECLARE
     until bigint := aiopgq.milliseconds(clock_timestamp()) + (p_for * 1000)::bigint;
     flag regclass;
+    times bigint;
 BEGIN
     flags := '{}';
+    lowered := '{}';
     unbroken := true;
     FOR i IN 1 .. cardinality(p_slots) LOOP
         flag := ('aiopgq.sleepers_' || p_slots[i])::regclass;
-        unbroken := unbroken
-            AND coalesce(pg_sequence_last_value(flag) = p_seen[i], false)
-            AND p_seen[i] > aiopgq.milliseconds(clock_timestamp());
+        -- Nobody lowers it between the look and the raise.
+        PERFORM pg_advisory_xact_lock(flag::oid::bigint);
+        times := coalesce(pg_sequence_last_value(('aiopgq.lowerings_' || p_slots[i])::regclass), 0);
+        unbroken := unbroken AND coalesce(
+            times = p_lowered[i]
+            AND pg_sequence_last_value(flag) >= p_seen[i]
+            AND p_seen[i] > aiopgq.milliseconds(clock_timestamp()), false);
         flags := flags || aiopgq.raise_flag(flag, until);
+        lowered := lowered || times;
     END LOOP;
 
     -- Every producer that read a lower flag had inserted its row before, so it owns an older transaction id.
@@ -119,7 +144,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION aiopgq.fall_asleep IS
-    'Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; '
+    'Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; '
     'else horizon is the transaction id that must pass before the sleeper may trust notifications.';
 
 CREATE FUNCTION aiopgq.horizon_passed(p_horizon bigint) RETURNS boolean
@@ -134,6 +159,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(flag::oid::bigint);
     IF pg_sequence_last_value(flag) = p_flag THEN
+        PERFORM nextval(('aiopgq.lowerings_' || p_slot)::regclass);
         PERFORM setval(flag, 0);
     END IF;
 END
@@ -150,6 +176,7 @@ BEGIN
         flag := ('aiopgq.sleepers_' || p_slots[i])::regclass;
         PERFORM pg_advisory_xact_lock(flag::oid::bigint);
         IF pg_sequence_last_value(flag) = p_flags[i] THEN
+            PERFORM nextval(('aiopgq.lowerings_' || p_slots[i])::regclass);
             PERFORM setval(flag, 0);
             -- Others may sleep by the same flag: they look, and raise it again.
             PERFORM pg_notify(aiopgq.channel(), p_queues[i]);

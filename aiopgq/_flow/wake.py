@@ -76,6 +76,8 @@ class Sleeper:
         self._next_due = next_due
         self._fleet = fleet
         self._flags = [0] * len(self._slots)
+        # How often the flags had been lowered when they were raised here: as long as that stays, they stand.
+        self._lowered: list[int] | None = None
         # Whether nobody can have missed the flags as they stand, so that extending them is enough.
         self._trusted = False
         # Whether they still stand as this worker raised them: a notification that came late may have lowered them.
@@ -123,10 +125,10 @@ class Sleeper:
             return
 
         seconds = self._poll_interval * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
-        seen = self._flags if self._trusted else [0] * len(self._slots)
+        lowered = self._lowered if self._trusted else None
         raised_at = monotonic()
-        asleep = await self._jobs.fall_asleep(self._slots, seen, seconds + self._flag_margin)
-        self._flags = asleep.flags
+        asleep = await self._jobs.fall_asleep(self._slots, self._flags, seconds + self._flag_margin, lowered)
+        self._flags, self._lowered = asleep.flags, asleep.lowered
         self._standing, self._trusted = True, False
         if asleep.horizon is not None and await self._climb_down(asleep.horizon, look):
             return
@@ -142,8 +144,17 @@ class Sleeper:
         finally:
             self.asleep = False
 
-    def lower_flags(self) -> None:
-        """After a notification: tell producers that they need not notify, while the worker is at work."""
+    def lower_flags(self, *, found: bool) -> None:
+        """After a notification: tell producers that they need not notify, while the worker is at work.
+
+        Of a fleet that one job woke, all but one find nothing. They leave the flags as they are and sleep on, unless
+        jobs come so fast that they will be looking again and again.
+
+        Args:
+            found: Whether the look that the notification caused gave work.
+        """
+        if not found and not self._busy():
+            return
         hit = [
             (number, flag) for number, flag in zip(self._slots, self._flags, strict=True) if number in self._notified
         ]

@@ -46,9 +46,10 @@ _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
 
 class Asleep(NamedTuple):
-    """Flags raised: their values, whether none had lapsed, and else the transaction id to wait for."""
+    """Flags raised: their values, how often each was lowered, whether all stood, else the transaction id to wait for."""
 
     flags: list[int]
+    lowered: list[int]
     unbroken: bool
     horizon: int | None
 
@@ -109,9 +110,11 @@ class Jobs:
 
     # wake
 
-    async def fall_asleep(self, slots: Sequence[int], seen: Sequence[int], seconds: float) -> Asleep:
-        """Raise the flag of each slot for so many seconds."""
-        [row] = await self._fetch("raise the flag of a sleeper", "fall_asleep", slots, seen, seconds)
+    async def fall_asleep(
+        self, slots: Sequence[int], seen: Sequence[int], seconds: float, lowered: Sequence[int] | None
+    ) -> Asleep:
+        """Raise the flag of each slot for so many seconds; `lowered` is None if the flags seen are not trusted."""
+        [row] = await self._fetch("raise the flag of a sleeper", "fall_asleep", slots, seen, seconds, lowered)
         return Asleep(*row)
 
     async def horizon_passed(self, horizon: int) -> bool:

@@ -1,5 +1,53 @@
 -- What the migrations add up to. Written by AIOPGQ_WRITE_GOLDEN=1 pytest tests/migrations
 
+UNLOGGED SEQUENCE lowerings_0
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_1
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_10
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_11
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_12
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_13
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_14
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_15
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_2
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_3
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_4
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_5
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_6
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_7
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_8
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_9
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
 SEQUENCE places
     -- A job draws its place in line each time it becomes ready.
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
@@ -373,11 +421,11 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     SET search_path=pg_catalog
     md5 e631ef4c01e4bfdf6206ff4bb0952d51
 
-FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
-    -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
+FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL::bigint[], OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint)
+    -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 1a149752b78a829cac94f734f2094449
+    md5 1f6a7c7173fc14cb78cebf5364d593d8
 
 FUNCTION aiopgq.find_lanes(p_queues text[])
     -- The priorities that have ready jobs, for each queue, highest first, and the first place of each.
@@ -447,7 +495,7 @@ FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues tex
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 32eec920443ceb5ee4d2a540203ce2c6
+    md5 c992ed25696ec488c64f4c78c6f289b4
 
 FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
     -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
@@ -600,4 +648,4 @@ FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint)
     -- Lower the flag of a slot if it still holds the value its sleeper gave it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 a6d36c4a0620dd6663686414ad24f388
+    md5 183b86a88457b55e99d415708a0f1d07

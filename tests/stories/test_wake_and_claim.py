@@ -383,6 +383,58 @@ async def test_no_job_is_lost_while_a_worker_falls_asleep(jobs, journal, produce
     assert len(set(journal.jobs)) == 3 * rounds
 
 
+async def test_a_job_that_began_while_another_worker_had_lowered_the_flag_is_waited_for(jobs, journal, sql, other):
+    """A fleet was woken; one of it lowered the flag that all sleep by, and this one found nothing."""
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    lone = slot("default")
+    async with jobs, jobs.worker(poll_interval=NEVER) as worker:
+        await asleep(worker)
+        flags = await other.fetchval("SELECT flags FROM aiopgq.fall_asleep($1, '{0}', 60)", [lone])
+        await other.execute("SELECT aiopgq.wake_up($1, $2)", lone, flags[0])
+        await sql.execute("BEGIN")
+        await sql.execute("SELECT aiopgq.enqueue('t')")
+        await other.execute("SELECT pg_notify('aiopgq', 'default')")
+        flag = f"SELECT pg_sequence_last_value('aiopgq.sleepers_{lone}')"
+        await eventually(lambda: other.fetchval(flag), what="the worker raises the flag again")
+        # Too late for this one, which sends no notification.
+        await sql.execute("COMMIT")
+        await eventually(lambda: len(journal.jobs) == 1, within=5, what="the job is run")
+
+
+async def test_a_flag_that_others_only_raised_has_stood_and_one_that_was_lowered_has_not(sql):
+    async def fall_asleep(seen=None):
+        flags, lowered = (seen["flags"], seen["lowered"]) if seen else ([0], None)
+        return await sql.fetchrow("SELECT * FROM aiopgq.fall_asleep('{3}', $1, 60, $2)", flags, lowered)
+
+    async def wake_up(one):
+        await sql.execute("SELECT aiopgq.wake_up(3, $1)", one["flags"][0])
+
+    mine = await fall_asleep()
+    assert not mine["unbroken"]
+    theirs = await fall_asleep()
+    assert theirs["flags"] > mine["flags"]
+
+    # They raised it above mine, and so did I again: theirs is no longer what they gave it.
+    mine = await fall_asleep(mine)
+    assert mine["unbroken"]
+    assert mine["horizon"] is None
+    await wake_up(theirs)
+    assert (await fall_asleep(theirs))["unbroken"]
+
+    # Down for a moment, and up again before anybody looks.
+    mine = await fall_asleep(mine)
+    await wake_up(mine)
+    await fall_asleep(theirs)
+    again = await fall_asleep(mine)
+    assert not again["unbroken"]
+    assert again["horizon"] is not None
+
+
 async def test_a_producer_that_was_there_before_the_flag_is_waited_for(jobs, journal, sql):
     @jobs.task(name="t")
     async def task() -> None:

@@ -3,8 +3,9 @@
 --   $1  integer[]  slots of the queues served
 --   $2  bigint[]   the flags as this worker last left them
 --   $3  float8     seconds it will sleep
+--   $4  bigint[]   how often each had been lowered then
 --
 -- Locks:   an advisory lock per flag, for the statement
 -- Index:   none
--- Returns: flags, unbroken, horizon
-SELECT f.flags, f.unbroken, f.horizon FROM aiopgq.fall_asleep($1, $2, $3) AS f
+-- Returns: flags, lowered, unbroken, horizon
+SELECT f.flags, f.lowered, f.unbroken, f.horizon FROM aiopgq.fall_asleep($1, $2, $3, $4) AS f
