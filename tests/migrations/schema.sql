@@ -636,7 +636,7 @@ FUNCTION aiopgq.unserved_jobs(p_limit integer)
 FUNCTION aiopgq.wake_after_insert()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 fcc81fd5a36c1572cca4b35fda0c40cb
+    md5 f7c0d995efa2a08ac88294ad019b7dad
 
 FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
     -- The one place that announces a pending job: notify if somebody sleeps beyond the moment it is due.
