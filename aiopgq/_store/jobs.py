@@ -46,7 +46,7 @@ _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
 
 class Asleep(NamedTuple):
-    """Flags raised: their values, how often each was lowered, whether all stood, else the transaction id to wait for."""
+    """Flags raised: their values, how often each was lowered, whether all stood; else the transaction to wait for."""
 
     flags: list[int]
     lowered: list[int]
