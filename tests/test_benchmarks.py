@@ -33,7 +33,9 @@ def test_a_part_of_a_benchmark_can_be_run_alone(aiopgq_dsn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["drain", "enqueue", "latency", "idle", "scaling", "wake", "writes", "flat", "soak"])
+@pytest.mark.parametrize(
+    "program", ["drain", "enqueue", "latency", "idle", "scaling", "wake", "writes", "flat", "soak"]
+)
 def test_a_benchmark_asks_measures_and_answers_with_a_ratio(program, aiopgq_dsn):
     done = _run(program, "--quick", "--dsn", aiopgq_dsn)
 
