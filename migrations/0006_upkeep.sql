@@ -17,15 +17,16 @@ AS $$
 $$;
 
 CREATE FUNCTION aiopgq.heartbeat(
-    p_worker uuid, p_draining boolean,
-    OUT alive boolean, OUT fleet integer, OUT cancelled uuid[]
+    p_worker uuid, p_draining boolean DEFAULT false,
+    OUT alive boolean, OUT fleet integer, OUT cancelled uuid[], OUT drain boolean
 )
 LANGUAGE plpgsql
 AS $$
 BEGIN
     UPDATE aiopgq.workers
     SET beat = beat + 1, heartbeat_at = clock_timestamp(), draining = p_draining
-    WHERE id = p_worker AND dead_at IS NULL;
+    WHERE id = p_worker AND dead_at IS NULL
+    RETURNING drain_requested INTO drain;
     alive := FOUND;
     SELECT count(*) INTO fleet FROM aiopgq.workers w
     WHERE w.dead_at IS NULL AND w.heartbeat_at > clock_timestamp() - w.lease;
@@ -33,7 +34,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION aiopgq.heartbeat IS
-    'One beat of an incarnation. alive = false: it was declared dead and must return as a new one.';
+    'One beat of an incarnation. alive = false: it was declared dead and must return as a new one. '
+    'cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.';
 
 CREATE FUNCTION aiopgq.retire_worker(p_worker uuid) RETURNS void
 LANGUAGE sql

@@ -91,6 +91,12 @@ $$;
 COMMENT ON FUNCTION aiopgq.complete_within IS
     'Complete a job inside the transaction of its handler. False: the job belongs to somebody else.';
 
+CREATE FUNCTION aiopgq.backoff(p_attempt integer) RETURNS double precision
+LANGUAGE sql VOLATILE
+RETURN least(3600, power(4, least(greatest(p_attempt, 1), 10) - 1)) * (0.8 + 0.4 * random());
+COMMENT ON FUNCTION aiopgq.backoff IS
+    'The default backoff of tasks: one second, then four times as long each, at most an hour, a fifth more or less.';
+
 CREATE FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean) RETURNS integer
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -130,8 +136,7 @@ BEGIN
             again := again || lost.id;
             again_claims := again_claims || lost.claim_id;
             again_errors := again_errors || entry;
-            -- The default backoff of tasks: one second, then four times as long each, at most an hour.
-            delays := delays || least(3600, power(4, least(lost.attempts, 10) - 1)) * (0.8 + 0.4 * random());
+            delays := delays || aiopgq.backoff(lost.attempts);
         END IF;
     END LOOP;
 

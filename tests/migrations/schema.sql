@@ -1,53 +1,5 @@
 -- What the migrations add up to. Written by AIOPGQ_WRITE_GOLDEN=1 pytest tests/migrations
 
-UNLOGGED SEQUENCE lowerings_0
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_1
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_10
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_11
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_12
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_13
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_14
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_15
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_2
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_3
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_4
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_5
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_6
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_7
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_8
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
-UNLOGGED SEQUENCE lowerings_9
-    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
-
 SEQUENCE places
     -- A job draws its place in line each time it becomes ready.
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
@@ -220,43 +172,15 @@ TABLE migrations
     CONSTRAINT migrations_key PRIMARY KEY (number)
     CREATE UNIQUE INDEX migrations_key ON aiopgq.migrations USING btree (number)
 
-TABLE schedules
-    -- What enqueues jobs at set times.
-    WITH (fillfactor=50)
-    name text NOT NULL
-    next_at timestamp with time zone -- The next fire time; NULL: to be computed by a worker, from since on.
-    since timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When it was made, changed or resumed; it has no earlier fire times.
-    last_at timestamp with time zone -- The last fire time a job was enqueued for.
-    paused_at timestamp with time zone
-    seen_at timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When a live worker last declared it; a while later it fires no more.
-    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
-    last_job uuid
-    every double precision -- Seconds between two fire times.
-    misfire_window double precision NOT NULL DEFAULT 86400
-    timeout double precision -- Seconds; NULL = the timeout of the task; zero = none.
-    max_attempts integer NOT NULL DEFAULT 12
-    priority smallint NOT NULL DEFAULT 100
-    declared boolean NOT NULL DEFAULT false -- Written by workers because their code declares it; else made at run time.
-    cron text
-    timezone text NOT NULL DEFAULT 'UTC'::text
-    misfire text NOT NULL DEFAULT 'once'::text
-    queue text NOT NULL DEFAULT 'default'::text
-    task text NOT NULL
-    args jsonb NOT NULL DEFAULT '{}'::jsonb
-    headers jsonb
-    CONSTRAINT a_schedule_has_an_expression_or_an_interval CHECK (((cron IS NULL) <> (every IS NULL)))
-    CONSTRAINT an_interval_is_a_tenth_of_a_second_to_a_hundred_years CHECK (((every >= (0.1)::double precision) AND (every <= ('3153600000'::bigint)::double precision)))
-    CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
-    CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
-    CONSTRAINT max_attempts_is_at_least_one CHECK ((max_attempts >= 1))
-    CONSTRAINT misfire_is_skip_once_or_all CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
-    CONSTRAINT misfire_window_is_at_most_a_hundred_years CHECK (((misfire_window >= (0)::double precision) AND (misfire_window <= ('3153600000'::bigint)::double precision)))
-    CONSTRAINT name_has_1_to_200_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
-    CONSTRAINT queue_has_1_to_200_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 200)))
-    CONSTRAINT schedules_key PRIMARY KEY (name)
-    CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
-    CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= (0)::double precision) AND (timeout <= ('3153600000'::bigint)::double precision)))
-    CREATE UNIQUE INDEX schedules_key ON aiopgq.schedules USING btree (name)
+UNLOGGED TABLE seen_beats
+    -- What each worker written in SQL has itself seen of the beats of the others; since when a beat stands still.
+    observer uuid NOT NULL
+    worker uuid NOT NULL
+    beat bigint NOT NULL
+    since timestamp with time zone NOT NULL
+    read_at timestamp with time zone NOT NULL
+    CONSTRAINT seen_beats_key PRIMARY KEY (observer, worker)
+    CREATE UNIQUE INDEX seen_beats_key ON aiopgq.seen_beats USING btree (observer, worker)
 
 TABLE workers
     -- A row per incarnation of a worker; its beat, never its jobs, says that it lives.
@@ -277,6 +201,7 @@ TABLE workers
     queues text[] NOT NULL
     tasks text[] NOT NULL
     backend_pids integer[] NOT NULL DEFAULT '{}'::integer[]
+    drain_requested boolean NOT NULL DEFAULT false -- Somebody asked it to claim no more, finish what runs, and end.
     CONSTRAINT workers_key PRIMARY KEY (id)
     CREATE UNIQUE INDEX workers_key ON aiopgq.workers USING btree (id)
 
@@ -315,6 +240,11 @@ FUNCTION aiopgq.await_results(p_for double precision)
     SET search_path=pg_catalog
     md5 ff1251f3a6f3cae945bba6f231102b2f
 
+FUNCTION aiopgq.backoff(p_attempt integer)
+    -- The default backoff of tasks: one second, then four times as long each, at most an hour, a fifth more or less.
+    RETURNS double precision LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN (LEAST((3600)::double precision, power((4)::double precision, ((LEAST(GREATEST(p_attempt, 1), 10) - 1))::double precision)) * ((0.8)::double precision + ((0.4)::double precision * random())))
+
 FUNCTION aiopgq.begin_run(p_id uuid, p_claim uuid)
     -- Tell by a lock whose transaction this is, until it ends. False: the job belongs to somebody else already.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -331,7 +261,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 12b0a02fe152b0645bd42ee396fb1b31
+    md5 47fc1ae91dfb2cd34b1b6388d9106fb1
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -343,6 +273,11 @@ FUNCTION aiopgq.cancel_job(p_id uuid)
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 8b25a546ce7f2ca04a265aae455dd39f
 
+FUNCTION aiopgq.cancel_job(p_id uuid, p_claim uuid, p_reason text DEFAULT NULL::text)
+    -- End a claimed job as cancelled, by its worker. False: it belongs to somebody else by now.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 366c74cb6611a59359c70d76ddb782c6
+
 FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_keep boolean)
     -- Move cancelled jobs to the archive: claimed ones by their claim_id, pending ones by NULL.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -351,13 +286,18 @@ FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_k
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 bb7616a3aa352b7482a5346afd91a239
+    md5 1efe4d5cbcbac48ec9afb2b365d08919
 
 FUNCTION aiopgq.channel()
     -- The NOTIFY channel: the name of this schema.
     RETURNS text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 2ef8670e23de505838db6ab8a38452aa
+
+FUNCTION aiopgq.claim_job_batch(p_worker uuid, p_limit integer DEFAULT 1)
+    -- Claim up to p_limit due jobs of the queues and tasks the worker has registered; commit before running them. Nothing while it drains; an error if it is dead.
+    RETURNS TABLE(id uuid, claim_id uuid, task text, queue text, args jsonb, headers jsonb, attempt integer, max_attempts integer, timeout interval, created_at timestamp with time zone) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 da36a7c1848f61f7523a9caca931088c
 
 FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_tasks text[], p_queues text[], p_slots integer[], p_lane_queues text[], p_lane_priorities smallint[], p_lane_bounds bigint[])
     -- Claim ready jobs: each queue fills its slots from its lanes in the order given, p_limit in all. Lanes NULL: sweep every lane of the queues from the start.
@@ -369,7 +309,12 @@ FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_task
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 deed1ef55c22e6d63fedf46c8d1fb9b7
+    md5 0aa35d476c1e28a00847c4a1bffd2f26
+
+FUNCTION aiopgq.complete_job(p_id uuid, p_claim uuid, p_result jsonb DEFAULT NULL::jsonb, p_keep boolean DEFAULT true)
+    -- Complete a claimed job. False: it belongs to somebody else by now, and nothing was written.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 1ab63e13b7737a8bb43b00d261d4d66c
 
 FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
     -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.
@@ -379,12 +324,17 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 8d7ce5949111d415c02de59fbee1754f
+    md5 f0adb859c58917aed950fdc58806302a
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 d596794f2893f0f1ce30f1b6ba6d1667
+
+FUNCTION aiopgq.drain_workers(p_ids uuid[])
+    -- Ask workers to claim no more, finish what runs, and end: at once through NOTIFY, else with their next beat.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 f2601577c80814cc9d2cff0be656a109
 
 FUNCTION aiopgq.drop_partitions(p_retention double precision)
     -- Drop the partitions whose whole day is older than p_retention seconds. Waits 50 ms for a lock at most.
@@ -414,33 +364,32 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
-    SET enable_indexonlyscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
     SET search_path=pg_catalog
-    md5 e631ef4c01e4bfdf6206ff4bb0952d51
+    md5 ec7b22cfdae21b14489066a24b1646ec
 
-FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL::bigint[], OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint)
-    -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
+FUNCTION aiopgq.fail_job(p_id uuid, p_claim uuid, p_error text, p_delay interval DEFAULT NULL::interval, p_bury boolean DEFAULT false, p_traceback text DEFAULT NULL::text)
+    -- A run has failed: pending again after p_delay (default: the backoff of tasks), or a dead letter if no attempt is left or p_bury. Returns the status it has now; cancelled if somebody asked for that; NULL if it is not yours.
+    RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 eeffb7183248881f8f8861975c6fc26e
+
+FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
+    -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 1f6a7c7173fc14cb78cebf5364d593d8
+    md5 1a149752b78a829cac94f734f2094449
 
 FUNCTION aiopgq.find_lanes(p_queues text[])
-    -- The priorities that have ready jobs, for each queue, highest first, and the first place of each.
-    RETURNS TABLE(queue text, priority smallint, place bigint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+    -- The priorities that have ready jobs, for each queue, highest first.
+    RETURNS TABLE(queue text, priority smallint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_bitmapscan=off
     SET enable_sort=off
     SET jit=off
-    md5 1bb661408245c2b97a857378d71cc626
-
-FUNCTION aiopgq.fire_schedule(p_name text, p_since timestamp with time zone, p_seen timestamp with time zone, p_next_at timestamp with time zone, p_ids uuid[], p_moments timestamp with time zone[])
-    -- Move a schedule on from the fire time that was seen, and enqueue a job for each moment: all of it or nothing. False: somebody was faster, or the schedule has changed.
-    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 89da0a94884e3aa180c09e8eda7e5ebd
+    md5 f018244b77a0ef16e308ee710da0aca4
 
 FUNCTION aiopgq.forget_workers(p_after double precision)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -451,7 +400,7 @@ FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 0844c9b046c5733f69ea1a4db5dca3d6
+    md5 4f4ee3235ce3093efece27306a010753
 
 FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
     -- Let a role into the schema and execute the functions named; NULL names all but those that grant.
@@ -469,18 +418,18 @@ FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 219532a2b24d4f8c50b1881ab150235a
+    md5 1cdb7516d3985143593e0a18e5b76285
 
 FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 8b45147c685f4be70abb7763d53bbcc2
+    md5 652ae2ccce892bd34c856fee839b9731
 
-FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[])
-    -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one.
+FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean DEFAULT false, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[], OUT drain boolean)
+    -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one. cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 831e1e66a019f814d44217b27427ad06
+    md5 4eb2ff927268e73f8856f6e960c61bf2
 
 FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
     -- Take jobs of tasks that no live worker knows out of the line.
@@ -495,12 +444,7 @@ FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues tex
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 c992ed25696ec488c64f4c78c6f289b4
-
-FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
-    -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
-    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 e5a101d4f18dc7a7c9322ff972f9cd78
+    md5 32eec920443ceb5ee4d2a540203ce2c6
 
 FUNCTION aiopgq.make_partitions(p_days integer)
     -- Make the missing partitions of the archive from yesterday to p_days ahead. Waits 50 ms for a lock at most, because those who settle wait behind it.
@@ -517,7 +461,7 @@ FUNCTION aiopgq.mark_jobs(p_ids uuid[], p_claims uuid[], p_elapsed double precis
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 19195586051aed5ba5514a6c952793b5
+    md5 8153aae3797deea688e981f2ed8c6523
 
 FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
@@ -540,9 +484,19 @@ FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
     SET search_path=pg_catalog
     md5 8b981721a6603c6d5154c9ec8b839d71
 
+FUNCTION aiopgq.recover_stale_jobs(p_worker uuid, p_keep boolean DEFAULT true)
+    -- Look at the beats of all workers once, and take the jobs of those whose beat this one has itself seen unchanged for their whole lease, call after call, a third of the lease apart at most. Returns how many jobs went back.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 ca9604a3096bc0164253f16ad414c0f0
+
 FUNCTION aiopgq.register_worker(p_id uuid, p_parent uuid, p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_tasks text[], p_concurrency integer, p_lease double precision, p_backend_pids integer[])
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 50303f0a8b11204499f55268f2007164
+
+FUNCTION aiopgq.register_worker(p_name text, p_queues text[], p_tasks text[], p_concurrency integer DEFAULT 1, p_lease interval DEFAULT '00:01:00'::interval, p_pid integer DEFAULT 0)
+    -- Announce a worker in another language; returns its id, which is never used again. It beats at least four times a lease.
+    RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 dae3af0d427963619e19354b999946c8
 
 FUNCTION aiopgq.renew_grants()
     -- The last line of a migration that adds functions: nothing for everybody, what they need for those granted before.
@@ -558,7 +512,12 @@ FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b4d16c18aef9edfa0dffda1ae777d084
+    md5 75b376ff00ff8e7c21422e09cfbda52a
+
+FUNCTION aiopgq.report_progress(p_id uuid, p_claim uuid, p_percent double precision, p_stage text DEFAULT NULL::text, OUT owned boolean, OUT cancel_requested boolean)
+    -- Say how far a run is. owned = false: the job belongs to somebody else, so stop; cancel_requested: end by cancel_job.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 f29fe4216e99411594fa9def3f4b3d7b
 
 FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
     -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A job whose cancel was requested is archived as cancelled instead.
@@ -568,7 +527,7 @@ FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b4c7082b2fd06f1ab1fad6f8cf63e5cc
+    md5 076901f05622061c090adc9365311ccb
 
 FUNCTION aiopgq.rescue_orphans(p_keep boolean)
     -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
@@ -586,25 +545,25 @@ FUNCTION aiopgq.retire_worker(p_worker uuid)
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 4c5db70a0beb652d4be20cb89a8a6d6d
 
+FUNCTION aiopgq.return_job(p_id uuid, p_claim uuid, p_delay interval, p_refund boolean, p_reason text, p_error text)
+    -- The way back to pending for one job, what fail_job and snooze_job share. Returns the status it has now.
+    RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 77e42c68a5ca83622279fa8bbd025fff
+
 FUNCTION aiopgq.run_lock(p_id uuid, p_claim uuid)
     -- The advisory lock that the transaction of a run holds, so that its backend can be found, through a pooler too.
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
     RETURN hashtextextended(((p_id)::text || (p_claim)::text), (0)::bigint)
 
-FUNCTION aiopgq.run_schedule(p_name text, p_id uuid, p_moment timestamp with time zone DEFAULT NULL::timestamp with time zone)
-    -- Enqueue a job of a schedule for a moment, now by default; its fire times stay as they are. False: there is none.
-    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 dcf8f5af449d7b2298049f1e8596c65e
-
-FUNCTION aiopgq.set_schedule(p_name text, p_declared boolean, p_cron text, p_every double precision, p_timezone text, p_misfire text, p_misfire_window double precision, p_task text, p_args jsonb, p_queue text, p_priority smallint, p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision)
-    -- Make or change a schedule; a pause stays. Refused, and said, where code declares the name and p_declared is false, or the other way round.
-    RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 b2500f621b3a8c6133ab35f47d314527
-
 FUNCTION aiopgq.slot(p_queue text)
     -- The slot of sleepers a queue belongs to; workers compute the same in Python.
     RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
     RETURN (get_byte(sha256(convert_to(p_queue, 'UTF8'::name)), 0) & 15)
+
+FUNCTION aiopgq.snooze_job(p_id uuid, p_claim uuid, p_delay interval)
+    -- Run it again later, without spending the attempt; with a delay of zero it is released. Returns as fail_job does.
+    RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    md5 44db66060dd3dc536b998cd78b96e800
 
 FUNCTION aiopgq.still_claimed(p_id uuid, p_claim uuid, p_terminate boolean)
     -- Tell whether a run still owns its job, once the transaction that may have settled it has ended. p_terminate: end that transaction, because its client has lost the connection.
@@ -620,7 +579,7 @@ FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 d8fba8952209b80f6940d3351051c7b0
+    md5 917b7955c20974838da08b6f4cf97b3d
 
 FUNCTION aiopgq.tell_waiters(p_ids uuid[])
     -- Announce finished jobs while somebody waits for results.
@@ -636,7 +595,7 @@ FUNCTION aiopgq.unserved_jobs(p_limit integer)
 FUNCTION aiopgq.wake_after_insert()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 f7c0d995efa2a08ac88294ad019b7dad
+    md5 fcc81fd5a36c1572cca4b35fda0c40cb
 
 FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
     -- The one place that announces a pending job: notify if somebody sleeps beyond the moment it is due.
@@ -648,4 +607,4 @@ FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint)
     -- Lower the flag of a slot if it still holds the value its sleeper gave it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 183b86a88457b55e99d415708a0f1d07
+    md5 a6d36c4a0620dd6663686414ad24f388

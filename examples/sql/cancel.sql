@@ -1,0 +1,1 @@
+SELECT aiopgq.cancel_job(:'id', :'claim_id', 'the user has unsubscribed');

@@ -1,0 +1,1 @@
+SELECT aiopgq.complete_job(:'id', :'claim_id', '{"sent": true}');

@@ -1,0 +1,2 @@
+SELECT aiopgq.grant_producer('web');
+SELECT aiopgq.grant_worker('mailer');

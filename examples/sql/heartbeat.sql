@@ -1,0 +1,1 @@
+SELECT alive, cancelled, drain FROM aiopgq.heartbeat(:'worker');

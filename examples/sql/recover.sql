@@ -1,0 +1,1 @@
+SELECT aiopgq.recover_stale_jobs(:'worker');

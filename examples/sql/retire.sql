@@ -1,0 +1,1 @@
+SELECT aiopgq.retire_worker(:'worker');

@@ -1,0 +1,1 @@
+SELECT aiopgq.snooze_job(:'id', :'claim_id', '10 minutes');
