@@ -47,17 +47,26 @@ class Incarnation:
         manners: How the worker behaves.
         workshop: Where its jobs run and are settled; it outlives the incarnation.
         stopping: Set when the worker shall end: no job is claimed any more.
+        drained: Set here when somebody asks the worker to claim no more, finish, and end.
 
     Attributes:
         lost: Why its lease is over; None while it holds.
         fenced: Set when the lease is over and its runs have ended, or been reported.
     """
 
-    def __init__(self, equipment: Equipment, manners: Manners, workshop: Workshop, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        equipment: Equipment,
+        manners: Manners,
+        workshop: Workshop,
+        stopping: asyncio.Event,
+        drained: asyncio.Event,
+    ) -> None:
         self._equipment = equipment
         self._manners = manners
         self._workshop = workshop
         self._stopping = stopping
+        self._drained = drained
         self.identity = WorkerIdentity(
             id=uuid7(),
             name=manners.name,
@@ -79,7 +88,7 @@ class Incarnation:
             equipment.listen,
             self.identity.id,
             heart,
-            draining=stopping.is_set,
+            draining=lambda: stopping.is_set() or drained.is_set(),
             heard=self._heard_beat,
             lost=self._lose,
         )
@@ -99,7 +108,7 @@ class Incarnation:
 
     @property
     def _ending(self) -> bool:
-        return self._stopping.is_set() or self.lost is not None
+        return self._stopping.is_set() or self._drained.is_set() or self.lost is not None
 
     async def register(self) -> None:
         """Announce the incarnation.
@@ -142,13 +151,16 @@ class Incarnation:
                 # Anybody may notify anything on this channel.
                 with contextlib.suppress(ValueError):
                     self._workshop.cancel(UUID(payload))
+            elif topic == "drain":
+                if payload == str(self.identity.id):
+                    self._drain()
             else:
                 self.sleeper.heard(payload)
 
         def hearing(hears: bool) -> None:
             self.sleeper.hearing(deaf=not hears)
 
-        await keep_listening(self._equipment.listen, ("", "cancel"), heard, hearing, self._deaf)
+        await keep_listening(self._equipment.listen, ("", "cancel", "drain"), heard, hearing, self._deaf)
 
     async def claim(self) -> None:
         """Keep the slots filled until told to stop, the lease is lost, or with burst nothing is due."""
@@ -170,7 +182,8 @@ class Incarnation:
                 patience.worked()
             except StoreError as error:
                 self._answered = False
-                await first_of(self._stopping.wait(), self._over.wait(), asyncio.sleep(patience.failed(error)))
+                pause = asyncio.sleep(patience.failed(error))
+                await first_of(self._stopping.wait(), self._drained.wait(), self._over.wait(), pause)
                 sweep = True
 
     async def fence(self) -> None:
@@ -230,6 +243,15 @@ class Incarnation:
     def _heard_beat(self, beat: Beat) -> None:
         for job_id in beat.cancelled:
             self._workshop.cancel(job_id)
+        if beat.drain:
+            self._drain()
+
+    def _drain(self) -> None:
+        if not (self._drained.is_set() or self._stopping.is_set()):
+            name, running = self.identity.name, self._workshop.running
+            log.info("worker %s drains: it claims no more, finishes %d jobs, and ends", name, running)
+            self._drained.set()
+            self.sleeper.nudge()
 
     def _lose(self, reason: str) -> None:
         self.lost = reason

@@ -9,8 +9,10 @@ from uuid import UUID
 from aiopgq._store.jobs import Filters, Jobs
 from aiopgq._store.schedules import Schedules
 from aiopgq._words.clock import uuid7
+from aiopgq._store.workers import Workers
 from aiopgq._words.job import JobInfo
 from aiopgq._words.schedule import ScheduleInfo
+from aiopgq._words.workers import WorkerInfo
 from aiopgq.errors import JobNotFound, ScheduleNotFound
 
 __all__ = ["Count", "Inspector"]
@@ -30,11 +32,12 @@ class Count:
 
 
 class Inspector:
-    """Looks at jobs and schedules and mends them; `jobs.inspector` of an opened App."""
+    """Looks at jobs, schedules and workers, and mends them; `jobs.inspector` of an opened App."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._schedules = Schedules(jobs.line)
+        self._workers = Workers(jobs.line)
 
     async def job(self, job_id: UUID) -> JobInfo:
         """Look at one job.
@@ -203,3 +206,29 @@ class Inspector:
         """
         if not await self._schedules.remove(name):
             raise ScheduleNotFound(name)
+
+    # workers
+
+    async def workers(self, *, ended: bool = False) -> list[WorkerInfo]:
+        """List workers, the youngest first.
+
+        Args:
+            ended: Also those that ended in the last hours.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._workers.listed(ended=ended)
+
+    async def drain_workers(self, ids: Sequence[UUID]) -> list[UUID]:
+        """Ask workers to claim no more, finish what runs, and end; return those that live.
+
+        They hear it at once, or with their next beat. It cannot be taken back: start another worker.
+
+        Args:
+            ids: Incarnations, as `workers()` lists them.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._workers.drain(ids)

@@ -20,7 +20,7 @@ from aiopgq.equipment import Equipment, Manners, Parentage
 from aiopgq.errors import JobFailed, StoreError, StoreUnavailable, UsageError
 from aiopgq.incarnation import Incarnation
 from aiopgq.inspector import Inspector
-from aiopgq.workshop import Workshop
+from aiopgq.workshop import Workshop, first_of
 
 __all__ = ["Drained", "Health", "Worker", "drain"]
 
@@ -64,6 +64,7 @@ class Worker:
     Attributes:
         left_behind: After the end: jobs whose handlers ignored cancellation, and outcomes not written.
         ended: After the end: how many runs ended with each kind of settlement.
+        drained: Whether somebody asked it, from outside, to claim no more, finish, and end.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Worker:
         )
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._drained = asyncio.Event()
         self._asked = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
@@ -104,6 +106,7 @@ class Worker:
         self._workshop: Workshop | None = None
         self.left_behind = 0
         self.ended: Mapping[str, int] = {}
+        self.drained = False
 
     # faces
 
@@ -177,6 +180,7 @@ class Worker:
         finally:
             # A program may enter it again, in another loop perhaps: a web app under test does.
             self._stopping, self._hurry, self._loop = asyncio.Event(), asyncio.Event(), None
+            self._drained = asyncio.Event()
             self._asked = False
 
     async def _end(self, *, now: bool) -> None:
@@ -229,6 +233,7 @@ class Worker:
             await workshop.close()
             self.left_behind = workshop.left_behind
             self.ended = workshop.ended
+            self.drained = self._drained.is_set()
         log.info("worker %s has stopped", self._manners.name)
 
     async def _live(self, equipment: Equipment, workshop: Workshop, ready: asyncio.Future[None]) -> None:
@@ -247,7 +252,7 @@ class Worker:
                         beside.start_soon(incarnation.listen)
                         beside.start_soon(incarnation.fence)
                         await incarnation.claim()
-                        if incarnation.lost is None or self._stopping.is_set():
+                        if incarnation.lost is None or self._stopping.is_set() or self._drained.is_set():
                             break
                         await incarnation.leave(retire=False)
                         await incarnation.fenced.wait()
@@ -256,6 +261,9 @@ class Worker:
                         incarnation = reborn
                 finally:
                     with anyio.CancelScope(shield=True):
+                        if self._drained.is_set():
+                            # Nobody is in a hurry: what runs may take the time it needs, until we are stopped.
+                            await first_of(workshop.runner.done(None), self._stopping.wait())
                         await workshop.finish(self._hurry, incarnation.give_back)
                         await incarnation.leave(retire=not workshop.left_behind)
                     beside.cancel_scope.cancel()
@@ -263,7 +271,7 @@ class Worker:
             await incarnation.leave(retire=False)
 
     async def _born(self, equipment: Equipment, workshop: Workshop) -> Incarnation:
-        incarnation = self._incarnation = Incarnation(equipment, self._manners, workshop, self._stopping)
+        incarnation = self._incarnation = Incarnation(equipment, self._manners, workshop, self._stopping, self._drained)
         await incarnation.register()
 
         return incarnation

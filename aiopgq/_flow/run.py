@@ -119,8 +119,8 @@ class Runner:
         for run in list(self.running.values()):
             self.stop(run, reason)
 
-    async def done(self, within: float) -> bool:
-        """Wait until no job runs, so many seconds at most; tell whether that came true."""
+    async def done(self, within: float | None) -> bool:
+        """Wait until no job runs, so many seconds at most, None for ever; tell whether that came true."""
         try:
             async with asyncio.timeout(within):
                 await self._all_done.wait()

@@ -8,16 +8,18 @@ from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.statements import statement
 from aiopgq._words.job import WorkerIdentity
 from aiopgq._words.observation import SeenBeat
+from aiopgq._words.workers import WorkerInfo
 
 __all__ = ["Beat", "Workers"]
 
 
 class Beat(NamedTuple):
-    """Answer to a heartbeat: still alive, live incarnations in all, own jobs that shall be cancelled."""
+    """Answer to a heartbeat: still alive, live incarnations in all, own jobs that shall be cancelled, shall it end."""
 
     alive: bool
     fleet: int
     cancelled: list[UUID]
+    drain: bool
 
 
 class Workers:
@@ -59,11 +61,19 @@ class Workers:
     async def heartbeat(self, worker: UUID, *, draining: bool) -> Beat:
         """Beat once."""
         [row] = await self._fetch("beat", "heartbeat", worker, draining)
-        return Beat(row[0], row[1], list(row[2] or ()))
+        return Beat(row[0], row[1], list(row[2] or ()), bool(row[3]))
 
     async def retire(self, worker: UUID) -> None:
         """Say that an incarnation has ended."""
         await self._fetch("retire the worker", "retire_worker", worker)
+
+    async def listed(self, *, ended: bool) -> list[WorkerInfo]:
+        """List incarnations, the youngest first."""
+        return [WorkerInfo(*row) for row in await self._fetch("list workers", "worker_list", ended)]
+
+    async def drain(self, workers: Sequence[UUID]) -> list[UUID]:
+        """Ask incarnations to finish and end. Returns those that live."""
+        return [row[0] for row in await self._fetch("drain workers", "drain_workers", workers)]
 
     async def beats(self) -> list[SeenBeat]:
         """Read the beats of all incarnations that are not dead."""

@@ -15,7 +15,7 @@ import anyio
 
 from aiopgq._store.connection import ConnectSettings
 from aiopgq.cli.logs import configure
-from aiopgq.cli.orders import DONE, Orders, Whereabouts
+from aiopgq.cli.orders import DONE, DRAINED, Orders, Whereabouts
 from aiopgq.cli.plain import one_line
 from aiopgq.cli.target import load
 from aiopgq.equipment import Parentage
@@ -49,7 +49,7 @@ def main(target: str, orders: Orders) -> int:
         anyio.run(_work, worker, orders, backend_options={"use_uvloop": brief.uvloop})
     except BaseException as error:  # noqa: BLE001  # whatever ends a worker process, its parent is told
         return _report(error, orders)
-    orders.report(DONE)
+    orders.report(DRAINED if worker.drained else DONE)
 
     return 0
 
@@ -76,6 +76,8 @@ async def _work(worker: Worker, orders: Orders) -> None:
     if worker.left_behind:
         # Handlers and threads that ignore their end would keep the process, or be destroyed with noise.
         code = _FAILED if failure is None else _report(failure, orders)
+        if worker.drained:
+            orders.report(DRAINED)
         logging.shutdown()
         sys.stdout.flush()
         orders.end(code)

@@ -19,7 +19,19 @@ from aiopgq.errors import AiopgqError
 
 __all__ = ["cli"]
 
-_COMMANDS: Final = ("run", "migrate", "demo", "bench", "enqueue", "jobs", "dead", "schedules", "tasks", "version")
+_COMMANDS: Final = (
+    "run",
+    "migrate",
+    "demo",
+    "bench",
+    "enqueue",
+    "jobs",
+    "dead",
+    "schedules",
+    "workers",
+    "tasks",
+    "version",
+)
 _SETTINGS: Final = "pyproject.toml"
 # Where the database is belongs to all commands, and that something is deleted is said each time.
 _NOT_FOR_ONE: Final = {"app", "dsn", "schema", "yes", "everything"}

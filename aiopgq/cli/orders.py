@@ -15,12 +15,14 @@ from uuid import UUID
 
 import msgspec
 
-__all__ = ["DONE", "HURRY", "LAST_CALL", "STOP", "Brief", "Orders", "Whereabouts"]
+__all__ = ["DONE", "DRAINED", "HURRY", "LAST_CALL", "STOP", "Brief", "Orders", "Whereabouts"]
 
 STOP: Final = b"stop\n"
 HURRY: Final = b"hurry\n"
 # The last word of a worker process that came to its end; a handler may call os._exit(0).
 DONE: Final = "done"
+# The same of one that somebody drained: no other takes its place.
+DRAINED: Final = "drained"
 # What a hurried worker needs at most; who does not end in this time is stuck.
 LAST_CALL: Final = 4.0
 # After the grace: handlers are cancelled, outcomes written, connections closed.

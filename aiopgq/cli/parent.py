@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import structs
 
-from aiopgq.cli.orders import DONE, HURRY, LAST_CALL, STOP, Brief, Whereabouts
+from aiopgq.cli.orders import DONE, DRAINED, HURRY, LAST_CALL, STOP, Brief, Whereabouts
 from aiopgq.cli.undertaker import declare_dead
 
 __all__ = ["Parent"]
@@ -255,7 +255,9 @@ class Parent:
             if child is None or (code := child.process.poll()) is None:
                 continue
             whereabouts, report = child.report()
-            died, report = bool(code) or report != DONE, report.removesuffix(DONE)
+            drained = report.endswith(DRAINED)
+            died = bool(code) or report not in (DONE, DRAINED)
+            report = report.removesuffix(DONE).removesuffix(DRAINED)
             if died:
                 self._declare_dead(child.process.pid, whereabouts)
             child.close()
@@ -263,11 +265,13 @@ class Parent:
             obituary = _obituary(child, code, report)
             if code in _HOPELESS:
                 self._give_up(code, report or obituary)
-            elif not (self._asked or self._burst or self._code):
+            elif not (self._asked or self._burst or self._code or drained):
                 self._bury(seat, child, obituary)
             elif died:
                 log.error("%s", obituary)
                 self._code = self._code or _FAILED
+            elif drained:
+                log.info("worker process %d was drained; no other takes its place", child.process.pid)
 
     def _declare_dead(self, pid: int, whereabouts: Whereabouts | None) -> None:
         """A child has ended, so its incarnations are dead: what they still own is run again, at once."""

@@ -299,7 +299,19 @@ def test_help_names_every_command_with_an_example(cli_alone):
     overview = cli_alone("--help")
     assert overview.code == 0
     commands = re.findall(r"^  (\w+) +[A-Z]", overview.out.partition("Commands:")[2], re.MULTILINE)
-    assert commands == ["run", "migrate", "demo", "bench", "enqueue", "jobs", "dead", "schedules", "tasks", "version"]
+    assert commands == [
+        "run",
+        "migrate",
+        "demo",
+        "bench",
+        "enqueue",
+        "jobs",
+        "dead",
+        "schedules",
+        "workers",
+        "tasks",
+        "version",
+    ]
 
     for command in ("migrate", "enqueue", "version", "jobs list", "jobs cancel", "dead replay", "tasks list"):
         said = cli_alone(*command.split(), "--help")

@@ -5,5 +5,5 @@
 --
 -- Locks:   its row
 -- Index:   workers_key, jobs_worker
--- Returns: alive, fleet, cancelled
-SELECT h.alive, h.fleet, h.cancelled FROM aiopgq.heartbeat($1, $2) AS h
+-- Returns: alive, fleet, cancelled, drain
+SELECT h.alive, h.fleet, h.cancelled, h.drain FROM aiopgq.heartbeat($1, $2) AS h
