@@ -172,6 +172,44 @@ TABLE migrations
     CONSTRAINT migrations_key PRIMARY KEY (number)
     CREATE UNIQUE INDEX migrations_key ON aiopgq.migrations USING btree (number)
 
+TABLE schedules
+    -- What enqueues jobs at set times.
+    WITH (fillfactor=50)
+    name text NOT NULL
+    next_at timestamp with time zone -- The next fire time; NULL: to be computed by a worker, from since on.
+    since timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When it was made, changed or resumed; it has no earlier fire times.
+    last_at timestamp with time zone -- The last fire time a job was enqueued for.
+    paused_at timestamp with time zone
+    seen_at timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When a live worker last declared it; a while later it fires no more.
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    last_job uuid
+    every double precision -- Seconds between two fire times.
+    misfire_window double precision NOT NULL DEFAULT 86400
+    timeout double precision -- Seconds; NULL = the timeout of the task; zero = none.
+    max_attempts integer NOT NULL DEFAULT 12
+    priority smallint NOT NULL DEFAULT 100
+    declared boolean NOT NULL DEFAULT false -- Written by workers because their code declares it; else made at run time.
+    cron text
+    timezone text NOT NULL DEFAULT 'UTC'::text
+    misfire text NOT NULL DEFAULT 'once'::text
+    queue text NOT NULL DEFAULT 'default'::text
+    task text NOT NULL
+    args jsonb NOT NULL DEFAULT '{}'::jsonb
+    headers jsonb
+    CONSTRAINT a_schedule_has_an_expression_or_an_interval CHECK (((cron IS NULL) <> (every IS NULL)))
+    CONSTRAINT an_interval_is_a_tenth_of_a_second_to_a_hundred_years CHECK (((every >= (0.1)::double precision) AND (every <= ('3153600000'::bigint)::double precision)))
+    CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
+    CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
+    CONSTRAINT max_attempts_is_at_least_one CHECK ((max_attempts >= 1))
+    CONSTRAINT misfire_is_skip_once_or_all CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
+    CONSTRAINT misfire_window_is_at_most_a_hundred_years CHECK (((misfire_window >= (0)::double precision) AND (misfire_window <= ('3153600000'::bigint)::double precision)))
+    CONSTRAINT name_has_1_to_200_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
+    CONSTRAINT queue_has_1_to_200_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 200)))
+    CONSTRAINT schedules_key PRIMARY KEY (name)
+    CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
+    CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= (0)::double precision) AND (timeout <= ('3153600000'::bigint)::double precision)))
+    CREATE UNIQUE INDEX schedules_key ON aiopgq.schedules USING btree (name)
+
 UNLOGGED TABLE seen_beats
     -- What each worker written in SQL has itself seen of the beats of the others; since when a beat stands still.
     observer uuid NOT NULL
@@ -391,6 +429,11 @@ FUNCTION aiopgq.find_lanes(p_queues text[])
     SET jit=off
     md5 f018244b77a0ef16e308ee710da0aca4
 
+FUNCTION aiopgq.fire_schedule(p_name text, p_since timestamp with time zone, p_seen timestamp with time zone, p_next_at timestamp with time zone, p_ids uuid[], p_moments timestamp with time zone[])
+    -- Move a schedule on from the fire time that was seen, and enqueue a job for each moment: all of it or nothing. False: somebody was faster, or the schedule has changed.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 89da0a94884e3aa180c09e8eda7e5ebd
+
 FUNCTION aiopgq.forget_workers(p_after double precision)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 2461f53642189fcec2bce539e8117c81
@@ -418,13 +461,13 @@ FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 1cdb7516d3985143593e0a18e5b76285
+    md5 219532a2b24d4f8c50b1881ab150235a
 
 FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 652ae2ccce892bd34c856fee839b9731
+    md5 8b45147c685f4be70abb7763d53bbcc2
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean DEFAULT false, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[], OUT drain boolean)
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one. cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.
@@ -445,6 +488,11 @@ FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues tex
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 32eec920443ceb5ee4d2a540203ce2c6
+
+FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
+    -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 e5a101d4f18dc7a7c9322ff972f9cd78
 
 FUNCTION aiopgq.make_partitions(p_days integer)
     -- Make the missing partitions of the archive from yesterday to p_days ahead. Waits 50 ms for a lock at most, because those who settle wait behind it.
@@ -554,6 +602,16 @@ FUNCTION aiopgq.run_lock(p_id uuid, p_claim uuid)
     -- The advisory lock that the transaction of a run holds, so that its backend can be found, through a pooler too.
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
     RETURN hashtextextended(((p_id)::text || (p_claim)::text), (0)::bigint)
+
+FUNCTION aiopgq.run_schedule(p_name text, p_id uuid, p_moment timestamp with time zone DEFAULT NULL::timestamp with time zone)
+    -- Enqueue a job of a schedule for a moment, now by default; its fire times stay as they are. False: there is none.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 dcf8f5af449d7b2298049f1e8596c65e
+
+FUNCTION aiopgq.set_schedule(p_name text, p_declared boolean, p_cron text, p_every double precision, p_timezone text, p_misfire text, p_misfire_window double precision, p_task text, p_args jsonb, p_queue text, p_priority smallint, p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision)
+    -- Make or change a schedule; a pause stays. Refused, and said, where code declares the name and p_declared is false, or the other way round.
+    RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 b2500f621b3a8c6133ab35f47d314527
 
 FUNCTION aiopgq.slot(p_queue text)
     -- The slot of sleepers a queue belongs to; workers compute the same in Python.
