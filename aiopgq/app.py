@@ -15,11 +15,10 @@ from aiopgq._store.dsn import normal
 from aiopgq._store.jobs import Jobs, Outstanding, enqueue_foreign
 from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
-from aiopgq._words import options
-from aiopgq._words.slots import Slots
+from aiopgq._words import options, slots
 from aiopgq.call import Call, check_calls, common_connection
 from aiopgq.equipment import Equipment, Parentage
-from aiopgq.errors import AppNotOpen, ConfigError
+from aiopgq.errors import AppNotOpen
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
 from aiopgq.opened import DatabaseSettings, Opened
@@ -185,25 +184,13 @@ class App(Registry, Generic[State]):
         Raises:
             ConfigError: An option cannot be used.
         """
-        if isinstance(queues, str):
-            raise ConfigError("queues", f'takes several names or a mapping; write ["{queues}"].')
-        if queues is not None and not isinstance(queues, Iterable):
-            raise ConfigError("queues", f"takes several names or a mapping, not {type(queues).__name__}.")
-        chosen = None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+        chosen = slots.choose(queues)
         options.count("concurrency", concurrency)
         if name is not None:
             options.name("name", name)
-        for queue, slots in (chosen or {}).items():
-            options.name("queue", queue)
-            if slots is not None:
-                options.count(f"slots of queue {queue!r}", slots)
 
-        def make_slots() -> Slots:
-            served = chosen or dict.fromkeys(sorted({definition.queue for definition in self._known.values()}))
-            own = {queue: slots for queue, slots in served.items() if slots is not None}
-            if not served:
-                raise ConfigError("queues", "the App knows no task, so there is nothing to serve; see `imports=`.")
-            return Slots(concurrency, own, [queue for queue in served if queue not in own])
+        def make_slots() -> slots.Slots:
+            return slots.make(concurrency, chosen, (definition.queue for definition in self._known.values()))
 
         return Worker(
             self,
@@ -250,7 +237,7 @@ class App(Registry, Generic[State]):
         async with self:
             return await drain(worker, self.inspector, limit, raises=raises)
 
-    def _equip(self, make_slots: Callable[[], Slots]) -> Equipment:
+    def _equip(self, make_slots: Callable[[], slots.Slots]) -> Equipment:
         self.import_tasks()
         database = self._opened("start a worker").database
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from aiopgq._store.jobs import Filters, Jobs
 from aiopgq._store.schedules import Schedules
-from aiopgq._words.clock import uuid7
 from aiopgq._store.workers import Workers
+from aiopgq._words.clock import uuid7
 from aiopgq._words.job import JobInfo
 from aiopgq._words.schedule import ScheduleInfo
 from aiopgq._words.workers import WorkerInfo

@@ -1,9 +1,12 @@
 """Who may run how much at once: slots of one process, shared by queues or a queue's own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["Group", "Slots"]
+from aiopgq._words import options
+from aiopgq.errors import ConfigError
+
+__all__ = ["Group", "Slots", "choose", "make"]
 
 # A batch this small costs as much as a larger one: it is not halved.
 _SMALL: Final = 100
@@ -78,3 +81,36 @@ class Slots:
 def _share(free: int, total: int) -> int:
     """Return how many to claim at once: of many slots half, so that one half runs while the other is claimed."""
     return min(free, max(_SMALL, total // 2))
+
+
+def choose(queues: Mapping[str, int | None] | Iterable[str] | None) -> dict[str, int | None] | None:
+    """Check which queues a worker shall serve, and with how many slots of their own; None for all.
+
+    Raises:
+        ConfigError: Not several names, or one that cannot be a queue's, or a number of slots that cannot be one.
+    """
+    if isinstance(queues, str):
+        raise ConfigError("queues", f'takes several names or a mapping; write ["{queues}"].')
+    if queues is not None and not isinstance(queues, Iterable):
+        raise ConfigError("queues", f"takes several names or a mapping, not {type(queues).__name__}.")
+    chosen = None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    for queue, slots in (chosen or {}).items():
+        options.name("queue", queue)
+        if slots is not None:
+            options.count(f"slots of queue {queue!r}", slots)
+
+    return chosen
+
+
+def make(concurrency: int, chosen: Mapping[str, int | None] | None, known: Iterable[str]) -> Slots:
+    """Make the slots of a worker for the queues chosen, else for all that are known.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    served = chosen or dict.fromkeys(sorted(set(known)))
+    own = {queue: slots for queue, slots in served.items() if slots is not None}
+    if not served:
+        raise ConfigError("queues", "the App knows no task, so there is nothing to serve; see `imports=`.")
+
+    return Slots(concurrency, own, [queue for queue in served if queue not in own])
