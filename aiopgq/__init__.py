@@ -2,6 +2,7 @@
 
 from aiopgq._words.backoff import Backoff, Failure
 from aiopgq._words.current import CurrentJob, current_job
+from aiopgq._words.event import JobEvent
 from aiopgq._words.job import JobInfo
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
@@ -10,6 +11,7 @@ from aiopgq.app import App
 from aiopgq.call import Call
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
+from aiopgq.middleware import EnqueueMiddleware, RunMiddleware
 from aiopgq.router import Router, Task, ThreadTask
 from aiopgq.schedules import Schedules
 from aiopgq.worker import Worker
@@ -20,14 +22,17 @@ __all__ = [
     "Call",
     "Cancel",
     "CurrentJob",
+    "EnqueueMiddleware",
     "Fail",
     "Failure",
     "Inspector",
+    "JobEvent",
     "JobHandle",
     "JobInfo",
     "Priority",
     "Retry",
     "Router",
+    "RunMiddleware",
     "ScheduleInfo",
     "Schedules",
     "Snooze",

@@ -12,16 +12,18 @@ from uuid import UUID
 
 from aiopgq._store.connection import ConnectFactory
 from aiopgq._store.dsn import normal
-from aiopgq._store.jobs import Jobs, Outstanding, enqueue_foreign
+from aiopgq._store.jobs import Jobs, Outstanding
 from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options, slots
+from aiopgq._words.current import Around
 from aiopgq.call import Call, check_calls, common_connection
 from aiopgq.equipment import Equipment, Parentage
 from aiopgq.errors import AppNotOpen
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
-from aiopgq.opened import DatabaseSettings, Opened
+from aiopgq.middleware import Chain, Middleware
+from aiopgq.opened import DatabaseSettings, Opened, gather_call, insert_calls
 from aiopgq.registry import Registry
 from aiopgq.router import EnqueueHome
 from aiopgq.state import State, StateHolder
@@ -47,6 +49,8 @@ class App(Registry, Generic[State]):
         schema: Where the tables are. Default: AIOPGQ_SCHEMA or `aiopgq`.
         imports: Modules that declare tasks on it; imported by workers, the CLI and the testing kit, so that
             the module of the App itself imports nothing of yours.
+        middleware: Objects with `async def enqueue(calls, proceed)`, `async def run(job, proceed)`, or both, that
+            go around each enqueue and each run; the first is the outermost.
         state: An async context manager without parameters; a worker process enters it once before its first
             claim, and what it yields is `jobs.state` in tasks.
         queue: The queue of tasks that name none.
@@ -72,6 +76,7 @@ class App(Registry, Generic[State]):
         *,
         schema: str | None = None,
         imports: Iterable[str] = (),
+        middleware: Iterable[Middleware] = (),
         state: Callable[[], AbstractAsyncContextManager[State]] | None = None,
         queue: str = options.DEFAULT_QUEUE,
         retention: float | timedelta = 7 * _DAY,
@@ -84,6 +89,7 @@ class App(Registry, Generic[State]):
         super().__init__(queue=queue, imports=imports)
         self._dsn = None if dsn is None else normal(dsn)
         self._schema = None if schema is None else check_schema_name(schema)
+        self._chain = Chain(middleware)
         self._state = StateHolder(state)
         self._retention = options.seconds("retention", retention)
         self._listen_dsn = None if listen_dsn is None else normal(listen_dsn, "listen_dsn")
@@ -119,30 +125,20 @@ class App(Registry, Generic[State]):
         connection = common_connection(calls, connection)
         if not calls:
             return []
-        batch = [call.job for call in calls]
-        once = any(call.once for call in calls) or len({job.id for job in batch}) < len(batch)
-        for call in calls:
-            # Whoever enqueues the same calls again, after a lost answer say, gets the same jobs.
-            call.once = True
-        if connection is not None:
-            new = await enqueue_foreign(connection, self.schema, batch, once=once)
-        else:
-            opened = self._opened("enqueue jobs")
-            new = await opened.insert(batch, once=once, keep=self.keeps_results)
 
-        return [
-            JobHandle(self, call.job.id, call.definition.codec, existing=call.job.id not in new, connection=connection)
-            for call in calls
-        ]
+        return await self._chain.enqueue(calls, partial(insert_calls, self, self._opened, calls, connection))
 
     async def enqueue_one(self, call: Call[Any]) -> JobHandle[Any]:
         """Enqueue one call; `task.enqueue(…)` is the typed way to say it."""
         if call.connection is not None or call.once:
             [handle] = await self.enqueue_many([call], connection=call.connection)
             return handle
-        await self._opened("enqueue a job").batcher.add(call.job)
+        if not self._chain.around_enqueue:
+            [handle] = await gather_call(self, self._opened, call)
+        else:
+            [handle] = await self._chain.enqueue([call], partial(gather_call, self, self._opened, call))
 
-        return JobHandle(self, call.job.id, call.definition.codec)
+        return handle
 
     def handle(self, job_id: UUID) -> JobHandle[Any]:
         """Make a handle on any job from its id."""
@@ -245,6 +241,8 @@ class App(Registry, Generic[State]):
             connect=database.connect,
             listen=database.listen,
             tasks=dict(self._known),
+            around=self._chain.run,
+            handlers=self._handlers,
             schedules=self.declared_schedules(),
             slots=make_slots(),
             state=self._state.entered,
@@ -349,6 +347,11 @@ class App(Registry, Generic[State]):
     def max_args_bytes(self) -> int:
         """The largest arguments of one job, encoded."""
         return self._max_args_bytes
+
+    @property
+    def around_run(self) -> Around | None:
+        """What goes around a run; the testing kit uses it."""
+        return self._chain.run
 
     @property
     def keeps_results(self) -> bool:

@@ -1,10 +1,14 @@
 """Calls of tasks that are not enqueued yet."""
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
 
 from aiopgq._store.foreign import check_connection
+from aiopgq._words import options
 from aiopgq._words.job import NewJob
 from aiopgq._words.task import TaskDefinition
 from aiopgq.errors import UsageError
@@ -25,6 +29,35 @@ class Call(Generic[R_co]):
         self.job = job
         self.connection = connection
         self.once = once
+
+    @property
+    def id(self) -> UUID:
+        """The id the job will have."""
+        return self.job.id
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return self.job.task
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        return self.job.queue
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers the job will carry; `add_headers` adds to them."""
+        return msgspec.json.decode(self.job.headers, type=dict[str, str]) if self.job.headers else {}
+
+    def add_headers(self, headers: Mapping[str, str]) -> None:
+        """Let the job carry more strings, for tracing and the like; of the same name, the new one stays.
+
+        Raises:
+            ConfigError: Not strings, or more than a job may carry.
+        """
+        merged = options.headers("headers", {**self.headers, **headers})
+        self.job.headers = msgspec.json.encode(merged).decode() if merged else None
 
 
 def check_calls(home: object, calls: Iterable[Call[Any]]) -> list[Call[Any]]:

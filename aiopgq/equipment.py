@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from aiopgq._store.connection import ConnectSettings
+from aiopgq._words.current import Around
+from aiopgq._words.event import Handlers
 from aiopgq._words.schedule import NewSchedule
 from aiopgq._words.slots import Slots
 from aiopgq._words.task import TaskDefinition
@@ -22,6 +24,8 @@ class Equipment:
         listen: Where notifications come from; a direct connection if `connect` goes through a pooler.
         tasks: The tasks known, by name and alias.
         schedules: Those that code declares.
+        around: Goes around each run; None if nothing does.
+        handlers: Who wants to hear what happens to jobs.
         slots: The queues served, and how much may run at once.
         state: Enters the App's state for one worker process.
         retention: Seconds finished jobs are kept; 0 keeps nothing.
@@ -33,6 +37,8 @@ class Equipment:
     listen: ConnectSettings
     tasks: Mapping[str, TaskDefinition]
     schedules: Sequence[NewSchedule]
+    around: Around | None
+    handlers: Handlers
     slots: Slots
     state: Callable[[], AbstractAsyncContextManager[None]]
     retention: float

@@ -2,10 +2,11 @@
 
 import difflib
 import importlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from aiopgq._words import options
+from aiopgq._words.event import EVENTS, EventHandler, EventKind
 from aiopgq._words.schedule import NewSchedule
 from aiopgq._words.task import TaskDefinition, where_defined
 from aiopgq.errors import ConfigError, TaskNameTaken, TaskNotIncluded
@@ -13,6 +14,8 @@ from aiopgq.router import Declares, EnqueueHome, Router, TaskCore
 from aiopgq.schedules import Schedules, declared_schedules
 
 __all__ = ["Registry"]
+
+_Handler = TypeVar("_Handler", bound=EventHandler)
 
 
 class Registry(Declares):
@@ -30,6 +33,7 @@ class Registry(Declares):
         self._imports = tuple(imports)
         self._cores: dict[str, TaskCore] = {}
         self._known: dict[str, TaskDefinition] = {}
+        self._handlers: dict[EventKind, list[EventHandler]] = {}
 
     def include(self, router: Router, *, prefix: str = "") -> None:
         """Make the tasks of a router tasks of this App.
@@ -87,6 +91,38 @@ class Registry(Declares):
             raise TaskNotIncluded(name, closest[0] if closest else None)
 
         return self._cores[definition.name].face
+
+    def on(self, *kinds: EventKind) -> Callable[[_Handler], _Handler]:
+        """Subscribe to what happens to jobs in the workers of this process, made from now on.
+
+        The handler, `def` or `async def`, is given a `JobEvent` when its outcome is committed, or the run begins.
+        Handlers are called one after the other, in the worker's event loop, beside the jobs: what they raise is
+        logged, and a slow one delays other handlers only. An event is told once at most, and not at all if the process
+        dies. Jobs cancelled before they ran, and those of workers that died, are told by nobody.
+
+        Args:
+            kinds: started, completed, retried, postponed, failed, cancelled.
+
+        Raises:
+            ConfigError: There is no such event.
+
+        Example:
+            >>> @jobs.on("failed")
+            ... async def tell_somebody(event: JobEvent) -> None:
+            ...     await post(f"{event.task} {event.job_id}: {event.reason}")
+        """
+        unknown = sorted({*map(str, kinds)} - {*EVENTS})
+        if not kinds or unknown:
+            raise ConfigError(
+                "on(…)", f"takes some of {', '.join(EVENTS)}, not {unknown[0] if kinds else 'nothing'!r}."
+            )
+
+        def subscribe(handler: _Handler) -> _Handler:
+            for kind in dict.fromkeys(kinds):
+                self._handlers.setdefault(kind, []).append(handler)
+            return handler
+
+        return subscribe
 
     @property
     def schedules(self) -> Schedules:

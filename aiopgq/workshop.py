@@ -15,6 +15,7 @@ from aiopgq._flow.report import Reporter
 from aiopgq._flow.rescue import Rescuer
 from aiopgq._flow.run import Runner
 from aiopgq._flow.settle import Settler
+from aiopgq._flow.tell import Teller
 from aiopgq._flow.tick import Ticker
 from aiopgq._flow.transact import Transactor
 from aiopgq._flow.upkeep import Upkeep
@@ -35,6 +36,7 @@ log = logging.getLogger("aiopgq.worker")
 # A handler that ignores its cancellation for so long is left behind.
 STUBBORN: Final = 2.0
 _LAST_SETTLEMENTS: Final = 10.0
+_LAST_EVENTS: Final = 5.0
 
 
 class Workshop:
@@ -61,7 +63,10 @@ class Workshop:
         self.lines = [Line(equipment.connect, purpose) for purpose in ("settle", "beside")]
         settling, beside = (Jobs(line) for line in self.lines)
         keep = equipment.retention > 0
-        self._settler = Settler(settling, keep=keep, refused=self._refused)
+        teller = Teller(equipment.handlers)
+        self._teller = teller if teller.listened_to else None
+        written = None if self._teller is None else self._teller.ended
+        self._settler = Settler(settling, keep=keep, refused=self._refused, written=written)
         self._transactions = Transactions(equipment.connect, self._slots.total)
         self._transactor = Transactor(self._transactions, beside, manners.name, self._settler.add, keep=keep)
         self.runner = Runner(
@@ -70,6 +75,8 @@ class Workshop:
             self._slots.total,
             self._finished,
             self._transactor,
+            around=equipment.around,
+            timed=self._teller is not None,
             max_result_bytes=equipment.max_result_bytes,
             job_log=manners.job_log,
         )
@@ -84,6 +91,8 @@ class Workshop:
     def loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """What goes on as long as the worker lives."""
         beside = [self._reporter.run, self.upkeep.run, self.ticker.run, self._rescuer.run]
+        if self._teller is not None:
+            beside.append(self._teller.run)
         return [self._settler.run, self._transactor.run, *beside]
 
     @property
@@ -122,6 +131,8 @@ class Workshop:
         # A claim whose answer came late may find its slots taken.
         if runs and self._slots.take(job.queue):
             self.runner.start(job)
+            if self._teller is not None and self.runner.runs(job):
+                self._teller.started(job)
         else:
             self._settler.add(release(job))
 
@@ -162,6 +173,8 @@ class Workshop:
         await self.runner.done(STUBBORN)
         await give_back()
         await self.settled(_LAST_SETTLEMENTS)
+        if self._teller is not None:
+            await self._teller.told(_LAST_EVENTS)
         self.left_behind = self.running + self.unsettled
         if self.left_behind:
             log.error(
@@ -175,6 +188,8 @@ class Workshop:
         self.ended[settlement.kind] += 1
         if not settlement.settled:
             self._settler.add(settlement)
+        elif self._teller is not None:
+            self._teller.ended(settlement)
         # Jobs may be waiting for this very slot; a burst wants to know when all is done.
         if self._slots.give_back(settlement.job.queue) or self._manners.burst:
             self._nudge()

@@ -137,6 +137,17 @@ async def test_the_effects_of_a_job_happen_once(dsn):
     assert said.splitlines() == ["charged: 990 in attempt 2", "rows: 1", "rows: 0"]
 
 
+async def test_middleware_carries_a_request_id_and_a_dead_letter_is_told(dsn):
+    said = await said_by("middleware.py", DATABASE_URL=dsn)
+
+    assert said.splitlines() == [
+        "attempt 1 on behalf of request 42",
+        "3.0",
+        "attempt 1 on behalf of request 42",
+        "middleware.divide failed in attempt 1: ZeroDivisionError: division by zero",
+    ]
+
+
 async def test_tasks_share_a_typed_state(dsn):
     assert await said_by("state.py", DATABASE_URL=dsn) == "post@example.org counts some users\n"
 

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from aiopgq._words.clock import monotonic
 from aiopgq._words.conclusion import conclude, inconclusive, postpone
-from aiopgq._words.current import CurrentJob, StopReason, entered
+from aiopgq._words.current import Around, CurrentJob, StopReason, entered
 from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.outcome import OUTCOMES
 from aiopgq._words.task import TaskDefinition
@@ -58,6 +58,8 @@ class Runner:
         threads: How many `def` tasks run at once.
         finished: Called with each settlement, in the loop, when its run has ended.
         transacting: Begins and ends the transactions of runs; None where there is no database.
+        around: Goes around each run; None if nothing does.
+        timed: Say with each settlement how long its run took.
         job_log: Write a line for each completed job.
     """
 
@@ -69,6 +71,8 @@ class Runner:
         finished: Callable[[Settlement], None],
         transacting: Transacting | None = None,
         *,
+        around: Around | None = None,
+        timed: bool = False,
         max_result_bytes: int,
         job_log: bool,
     ) -> None:
@@ -76,6 +80,8 @@ class Runner:
         self._worker = worker
         self._finished = finished
         self._transacting = transacting
+        self._around = around
+        self._timed = timed
         self._max_result_bytes = max_result_bytes
         self._job_log = job_log
         self._threads = anyio.CapacityLimiter(threads)
@@ -103,6 +109,10 @@ class Runner:
             run.deadline = run.began + timeout
             if run.deadline < self._alarm_at:
                 self._set_alarm(run.deadline)
+
+    def runs(self, job: ClaimedJob) -> bool:
+        """Tell whether this claim of a job runs here."""
+        return (run := self.running.get(job.id)) is not None and run.job is job
 
     def stop(self, run: CurrentJob, reason: StopReason) -> None:
         """Ask a run to end: an async handler is cancelled, a thread sees `should_stop`."""
@@ -160,19 +170,25 @@ class Runner:
         try:
             if run.stop_reason is not None:
                 raise asyncio.CancelledError  # noqa: TRY301  # asked to end before it began
-            args, kwargs = definition.codec.decode(run.job.args)
-            if definition.threaded:
-                call = partial(definition.function, *args, **kwargs)
-                value = await anyio.to_thread.run_sync(call, limiter=self._threads)
+            if self._around is None:
+                value = await self._call(run, definition)
             else:
-                if definition.transactional and self._transacting is not None:
-                    run.transaction = await self._transacting.begin(run.job)
-                value = await definition.function(*args, **kwargs)
+                value = await self._around(run, partial(self._call, run, definition))
         except BaseException as error:  # noqa: BLE001  # SystemExit of a handler must not end the worker
             failure = error
         self._finish(run, definition, value, failure)
         # This frame is in the traceback: without the knot, what the handler held goes at once.
         value = failure = None
+
+    async def _call(self, run: CurrentJob, definition: TaskDefinition) -> Any:
+        args, kwargs = definition.codec.decode(run.job.args)
+        if definition.threaded:
+            call = partial(definition.function, *args, **kwargs)
+            return await anyio.to_thread.run_sync(call, limiter=self._threads)
+        if definition.transactional and self._transacting is not None:
+            run.transaction = await self._transacting.begin(run.job)
+
+        return await definition.function(*args, **kwargs)
 
     def _finish(self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None) -> None:
         # The task holds the run by its context.
@@ -234,6 +250,8 @@ class Runner:
         self, run: CurrentJob, settlement: Settlement, failure: BaseException | None, *, tells: bool = True
     ) -> None:
         del self.running[run.id]
+        if self._timed:
+            settlement = settlement._replace(seconds=monotonic() - run.began)
         self._finished(settlement)
         if not self.running:
             self._all_done.set()

@@ -44,12 +44,21 @@ class Settler:
         jobs: The store, on a line of its own.
         keep: Whether completed and cancelled jobs go to the archive.
         refused: Turns an outcome PostgreSQL cannot store into one that it can.
+        written: Called with each outcome that was written and changed its job; None if nobody asks.
     """
 
-    def __init__(self, jobs: Jobs, *, keep: bool, refused: Callable[[Settlement, RowRefused], Settlement]) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        *,
+        keep: bool,
+        refused: Callable[[Settlement, RowRefused], Settlement],
+        written: Callable[[Settlement], None] | None = None,
+    ) -> None:
         self._jobs = jobs
         self._keep = keep
         self._refused = refused
+        self._written = written
         self._waiting: list[Settlement] = []
         self._under_way = 0
         self._began = 0.0
@@ -141,6 +150,10 @@ class Settler:
                 self._patience.worked()
                 if len(ours) < len(batch) and not maybe_written:
                     _tell_lost(batch, ours)
+                if self._written is not None:
+                    for one in batch:
+                        if one.job.id in ours:
+                            self._written(one)
                 return
 
     async def _find_culprit(self, kind: str, batch: Sequence[Settlement], error: RowRefused, refusals: int) -> None:

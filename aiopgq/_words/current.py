@@ -1,9 +1,10 @@
 """The job that is running here: what a handler may ask and report."""
 
 import math
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol, TypeVar, overload
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -12,7 +13,7 @@ from aiopgq._words.failure import storable
 from aiopgq._words.job import ClaimedJob, Mark
 from aiopgq.errors import ConfigError, NoCurrentJob, UsageError
 
-__all__ = ["CurrentJob", "StopReason", "current_job", "entered"]
+__all__ = ["Around", "CurrentJob", "StopReason", "current_job", "entered"]
 
 StopReason = Literal["timeout", "cancel", "shutdown", "lease"]
 _LONGEST_STAGE: Final = 200
@@ -181,6 +182,9 @@ class CurrentJob:
 
         return Mark(self.id, self.job.claim_id, now - self.began, self.percent, self.stage, events)
 
+
+# What goes around a run: it is given the job, and what gives the rest of it.
+Around: TypeAlias = Callable[[CurrentJob, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 _current: Final[ContextVar[CurrentJob]] = ContextVar("aiopgq_current_job")
 _Default = TypeVar("_Default")

@@ -86,6 +86,7 @@ class Settlement(NamedTuple):
         refund: Whether the attempt is given back.
         report: What the run reported last and nobody has written yet.
         settled: Whether it is written already, in the transaction of its run.
+        seconds: How long the run took; None if nobody asks, or it never began.
     """
 
     job: ClaimedJob
@@ -97,6 +98,7 @@ class Settlement(NamedTuple):
     refund: bool = False
     report: Mark | None = None
     settled: bool = False
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

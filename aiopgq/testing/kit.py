@@ -16,7 +16,7 @@ from aiopgq._store.statements import statement
 from aiopgq._words import options
 from aiopgq._words.clock import now, uuid7
 from aiopgq._words.codec import ResultNotEncodable
-from aiopgq._words.current import CurrentJob
+from aiopgq._words.current import Around, CurrentJob
 from aiopgq._words.job import ClaimedJob, NewJob, Settlement
 from aiopgq._words.options import UNSET, Unset
 from aiopgq._words.outcome import OUTCOMES, Outcome
@@ -175,7 +175,8 @@ async def perform(
     else:
         call = task.call(*args, **kwargs)
     job = _claimed(call.job, attempt, max_attempts, headers)
-    runner = _Once(call.definition)
+    home: Any = call.home
+    runner = _Once(call.definition, home.around_run)
     lent = None if isinstance(state, Unset) else lent_state.set(state)
     try:
         runner.start(job)
@@ -244,7 +245,7 @@ class _Lent(NamedTuple):
 class _Once(Runner):
     """Runs one job, and keeps what a worker would have settled."""
 
-    def __init__(self, definition: TaskDefinition) -> None:
+    def __init__(self, definition: TaskDefinition, around: Around | None) -> None:
         self._settlements: list[Settlement] = []
         self.ended: asyncio.Future[Run[Any]] = asyncio.get_running_loop().create_future()
         super().__init__(
@@ -252,6 +253,7 @@ class _Once(Runner):
             _WORKER,
             1,
             self._settlements.append,
+            around=around,
             max_result_bytes=_MAX_RESULT_BYTES,
             job_log=False,
         )

@@ -6,7 +6,7 @@ comment.
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,13 +19,16 @@ from aiopgq import (
     Call,
     Cancel,
     CurrentJob,
+    EnqueueMiddleware,
     Fail,
     Failure,
+    JobEvent,
     JobHandle,
     JobInfo,
     Priority,
     Retry,
     Router,
+    RunMiddleware,
     ScheduleInfo,
     Snooze,
     Task,
@@ -33,6 +36,7 @@ from aiopgq import (
     Worker,
     current_job,
 )
+from aiopgq.middleware import Middleware
 from aiopgq.testing import Completed, EnqueuedJob, Run, enqueued, perform
 from aiopgq.worker import Drained
 
@@ -280,3 +284,67 @@ async def with_a_wrong_backoff() -> None: ...
 
 @jobs.task(retries=3)  # type: ignore[call-overload, untyped-decorator]
 async def with_a_wrong_option() -> None: ...
+
+
+# Middleware and events.
+
+
+class Around:
+    """Goes around both."""
+
+    async def enqueue(
+        self, calls: Sequence[Call[Any]], proceed: Callable[[], Awaitable[list[JobHandle[Any]]]]
+    ) -> list[JobHandle[Any]]:
+        for call in calls:
+            assert_type(call.task, str)
+            assert_type(call.headers, dict[str, str])
+            call.add_headers({"trace": "1"})
+            call.add_headers({"trace": 1})  # type: ignore[dict-item]
+        return await proceed()
+
+    async def run(self, job: CurrentJob, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        assert_type(job.headers, dict[str, Any])
+        return await proceed()
+
+
+class AroundRuns:
+    """Goes around runs only."""
+
+    async def run(self, job: CurrentJob, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        assert_type(job.task, str)
+        return await proceed()
+
+
+class Blocking:
+    """Is none, because it does not wait."""
+
+    def run(self, job: CurrentJob, proceed: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
+        return job, proceed
+
+
+around_enqueue: EnqueueMiddleware = Around()
+around_run: RunMiddleware = AroundRuns()
+around_nothing: EnqueueMiddleware = AroundRuns()  # type: ignore[assignment]
+either: Middleware = Around()
+App(middleware=[Around(), AroundRuns()])
+App(middleware=[Blocking()])  # type: ignore[list-item]
+
+
+@jobs.on("completed", "failed")
+async def told(event: JobEvent) -> None:
+    """Be told of two."""
+    assert_type(event.job_id, UUID)
+    assert_type(event.seconds, float | None)
+
+
+@jobs.on("started")
+def told_at_once(event: JobEvent) -> None:
+    """Be told of one."""
+    assert_type(event.reason, str | None)
+
+
+jobs.on("done")  # type: ignore[arg-type]
+
+
+@jobs.on("failed")  # type: ignore[type-var]
+def deaf() -> None: ...
