@@ -6,6 +6,7 @@ from aiopgq._words.event import JobEvent
 from aiopgq._words.job import JobInfo
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
+from aiopgq._words.progress import Progress
 from aiopgq._words.schedule import ScheduleInfo
 from aiopgq.app import App
 from aiopgq.call import Call
@@ -30,6 +31,7 @@ __all__ = [
     "JobHandle",
     "JobInfo",
     "Priority",
+    "Progress",
     "Retry",
     "Router",
     "RunMiddleware",

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options, slots
 from aiopgq._words.current import Around
+from aiopgq._words.progress import Progress
 from aiopgq.call import Call, check_calls, common_connection
 from aiopgq.equipment import Equipment, Parentage
 from aiopgq.errors import AppNotOpen
@@ -365,6 +366,10 @@ class App(Registry, Generic[State]):
     async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None:
         """Wait until a job is final; handles use it."""
         return await self._opened("wait for a result").results.wait(job_id, seconds)
+
+    def watch(self, job_id: UUID) -> AsyncGenerator[Progress, None]:
+        """Give how far a job is, until it has ended; handles use it."""
+        return self._opened("watch a job").watch.updates(job_id)
 
     def _opened(self, doing: str) -> Opened:
         if self._open is None:

@@ -1,5 +1,7 @@
 """A handle on a job: look at it, wait for it, cancel it, from any process that knows its id."""
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -10,6 +12,7 @@ from aiopgq._store.jobs import Jobs, Outstanding
 from aiopgq._words import options
 from aiopgq._words.codec import Codec
 from aiopgq._words.job import JobInfo
+from aiopgq._words.progress import Progress
 from aiopgq.errors import JobCancelled, JobFailed, JobNotFound, NotYetCommitted, ResultNotKept, ResultTimeout
 
 __all__ = ["JobHandle"]
@@ -26,6 +29,8 @@ class Home(Protocol):
     def store(self, doing: str) -> Jobs: ...
 
     async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None: ...
+
+    def watch(self, job_id: UUID) -> AsyncGenerator[Progress, None]: ...
 
 
 class JobHandle(Generic[R_co]):
@@ -100,6 +105,33 @@ class JobHandle(Generic[R_co]):
         value = _untyped(found.result) if self._codec is None else self._codec.decode_result(found.result)
 
         return cast("R_co", value)
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        """Watch the job: give how far it is, now and whenever that has changed, until it has ended.
+
+        The last one is final, and then the loop ends, however the job ended; `result()` tells more. Reports are written
+        about once a second and looked at every half second, by one statement for all who watch in this process; what
+        came in between is passed over. A job that runs again begins anew.
+
+        Raises:
+            JobNotFound: It was never committed, or is past its retention.
+            NotYetCommitted: The transaction that enqueues it is still open.
+            AppNotOpen: The App is not open, or was closed meanwhile.
+            StoreUnavailable: PostgreSQL did not answer for ten seconds.
+
+        Example:
+            >>> async def follow(job: JobHandle[str]) -> None:
+            ...     async for update in job.progress():
+            ...         print(update.status, update.percent, update.stage)
+        """
+        there = False
+        async with aclosing(self._home.watch(self.id)) as updates:
+            async for update in updates:
+                there = True
+                yield update
+        if not there:
+            self._check_committed()
+            raise JobNotFound(self.id)
 
     async def cancel(self) -> Literal["cancelled", "requested", "finished"]:
         """Cancel the job: a pending one at once, a claimed or running one by asking its worker.

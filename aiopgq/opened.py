@@ -14,6 +14,7 @@ import anyio.to_thread
 from aiopgq._flow.enqueue import DEADLINE, Batcher, insert
 from aiopgq._flow.listen import keep_listening
 from aiopgq._flow.results import Results
+from aiopgq._flow.watch import Watch
 from aiopgq._store.connection import ConnectFactory, ConnectSettings, Line, Lines
 from aiopgq._store.dsn import EMBEDDED, find_dsn, masked, normal
 from aiopgq._store.jobs import Jobs, enqueue_foreign
@@ -113,6 +114,7 @@ class Opened:
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
         self.jobs = Jobs(self._lines)
         self.batcher = Batcher(Jobs(self._enqueueing), keep=keep)
+        self.watch = Watch(self.jobs)
         self.results = Results(self.jobs, partial(keep_listening, database.listen, ("done",)))
 
     @classmethod
@@ -174,6 +176,7 @@ class Opened:
         if self._inserting:
             await asyncio.wait(self._inserting)
         await self.results.close()
+        await self.watch.close()
         await self._lines.close()
         await self._enqueueing.close()
         self.database.release()

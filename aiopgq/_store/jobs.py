@@ -16,6 +16,7 @@ from aiopgq._store.foreign import fetch_foreign
 from aiopgq._store.statements import statement
 from aiopgq._store.trouble import NoPartition
 from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement
+from aiopgq._words.progress import Progress
 
 __all__ = [
     "Asleep",
@@ -261,6 +262,11 @@ class Jobs:
         """Tell all about a job; None if it is not there."""
         rows = await self._fetch("look at a job", "job_info", job_id)
         return _info(rows[0]) if rows else None
+
+    async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        """Tell how far jobs are, those that are there."""
+        rows = await self._fetch("look how far jobs are", "job_progress", ids)
+        return {row[0]: Progress(*row[1:]) for row in rows}
 
     async def newest(self, filters: Filters, limit: int) -> list[JobInfo]:
         """List the newest jobs that fit, newest first."""

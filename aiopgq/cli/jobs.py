@@ -9,10 +9,11 @@ from uuid import UUID
 import click
 
 from aiopgq._words.job import FINAL, JobInfo, Status
+from aiopgq.app import App
 from aiopgq.cli.choose import Chosen, choosing, everything, ids, limit, yes
 from aiopgq.cli.reach import Reach, reaching
 from aiopgq.cli.shape import Group, as_json
-from aiopgq.cli.sheet import list_jobs, show_job
+from aiopgq.cli.sheet import list_jobs, show_job, show_progress
 from aiopgq.cli.tell import note, number, tell
 from aiopgq.errors import JobNotFound
 from aiopgq.inspector import Inspector
@@ -54,15 +55,19 @@ def list_(reach: Reach, *, status: str | None, chosen: Chosen, limit: int, as_js
 
 @jobs.command("show", epilog="Example:\n  python -m aiopgq jobs show 01985c7e-7a5e-7000-8000-3f2b6c1d9e10")
 @click.argument("job_id", metavar="ID", type=click.UUID)
+@click.option("--watch", is_flag=True, help="First tell how far it is, a line for each change, until it has ended.")
 @as_json
 @reaching
-def show(reach: Reach, *, job_id: UUID, as_json: bool) -> None:
+def show(reach: Reach, *, job_id: UUID, watch: bool, as_json: bool) -> None:
     """Show all that is known of a job: arguments, result, each attempt's error."""
 
-    async def look(inspector: Inspector) -> JobInfo:
-        return await inspector.job(job_id)
+    async def look(app: App[Any]) -> JobInfo:
+        if watch:
+            async for update in app.handle(job_id).progress():
+                show_progress(update, as_json=as_json)
+        return await app.inspector.job(job_id)
 
-    show_job(reach.inspect(look), as_json=as_json)
+    show_job(reach.open(look), as_json=as_json)
 
 
 @jobs.command("cancel", epilog="Example:\n  python -m aiopgq jobs cancel --task mail.send --older-than 2h --yes")

@@ -65,12 +65,16 @@ class Reach:
 
     def inspect(self, work: Callable[[Inspector], Awaitable[_Result]]) -> _Result:
         """Open the App and run a coroutine function on its inspector."""
-        return anyio.run(partial(_inspect, self.app(), work))
+        return self.open(lambda app: work(app.inspector))
+
+    def open(self, work: Callable[[App[Any]], Awaitable[_Result]]) -> _Result:
+        """Open the App and run a coroutine function on it."""
+        return anyio.run(partial(_opened, self.app(), work))
 
 
-async def _inspect(app: App[Any], work: Callable[[Inspector], Awaitable[_Result]]) -> _Result:
+async def _opened(app: App[Any], work: Callable[[App[Any]], Awaitable[_Result]]) -> _Result:
     async with app:
-        return await work(app.inspector)
+        return await work(app)
 
 
 def reaching(function: _Function) -> _Function:

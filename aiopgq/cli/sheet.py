@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 
 from aiopgq._words.job import JobInfo
+from aiopgq._words.progress import Progress
+from aiopgq.cli.plain import printable
 from aiopgq.cli.tell import age, block, table, tell, tell_json
 
-__all__ = ["list_jobs", "show_job"]
+__all__ = ["list_jobs", "show_job", "show_progress"]
 
 
 def list_jobs(jobs: Sequence[JobInfo], *, as_json: bool) -> None:
@@ -71,6 +73,15 @@ def show_job(job: JobInfo, *, as_json: bool) -> None:
                 "error": (error["traceback"] or error["error"]).rstrip(),
             }
         )
+
+
+def show_progress(update: Progress, *, as_json: bool) -> None:
+    """Write a line about how far a job is."""
+    if as_json:
+        tell(_json(update._asdict()))
+        return
+    percent = "" if update.percent is None else f"{update.percent:g} %"
+    tell(f"{update.status:<9}  attempt {update.attempt}  {percent:<6}  {printable(update.stage or '')}".rstrip())
 
 
 def _json(value: Any) -> str:

@@ -152,6 +152,7 @@ class Cli:
         ours = re.compile(r"AIOPGQ_|PG|DATABASE_URL")
         self.env = {name: value for name, value in os.environ.items() if not ours.match(name)} | {"AIOPGQ_DSN": dsn}
         self._runs = []
+        self._started = []
         self.write("work", WORK)
 
     def write(self, module, text):
@@ -174,10 +175,21 @@ class Cli:
         self._runs.append(running)
         return running
 
+    def start(self, *args):
+        """Start a command whose stdout the test reads, and which it waits for."""
+        command = [sys.executable, "-m", "aiopgq", *map(str, args)]
+        started = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=subprocess.PIPE, text=True)
+        self._started.append(started)
+        return started
+
     def close(self):
         """End what a failed test has left."""
         for running in self._runs:
             running.close()
+        for started in self._started:
+            started.kill()
+            started.wait()
+            started.stdout.close()
 
 
 class Run:

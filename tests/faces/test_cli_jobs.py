@@ -1,5 +1,6 @@
 """`jobs`, `dead`, `tasks`, `enqueue`, `version`: what they write, and what they change only with --yes."""
 
+import json
 import re
 from uuid import UUID
 
@@ -317,3 +318,51 @@ def test_help_names_every_command_with_an_example(cli_alone):
         said = cli_alone(*command.split(), "--help")
         assert said.code == 0
         assert f"Example:\n  python -m aiopgq {command}" in said.out
+
+
+STEPS = """
+from work import *
+
+@jobs.task
+async def resize() -> str:
+    run = current_job()
+    run.progress(40, stage="resizing\\x1b[31m")
+    while not pathlib.Path("go on").exists():
+        await asyncio.sleep(0.02)
+    return "resized"
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_a_job_is_watched_until_it_ends(cli, dsn, as_json):
+    cli.write("steps", STEPS)
+    [job_id] = await enqueue(dsn, "steps.resize", {})
+    running = cli.run("-A", "steps")
+    running.ready()
+    watching = cli.start("jobs", "show", "--watch", job_id, *(["--json"] if as_json else []))
+
+    seen = []
+    for line in watching.stdout:
+        seen.append(line.rstrip())
+        if "resizing" in line:
+            (cli.folder / "go on").touch()
+    assert watching.wait(30) == 0
+    watching.stdout.close()
+    running.stop()
+    assert running.end() == 0
+
+    if as_json:
+        updates = [json.loads(line) for line in seen if line.startswith("{") and line.endswith("}")]
+        assert updates[-1] == {
+            "status": "completed",
+            "percent": 40,
+            "stage": "resizing\x1b[31m",
+            "events": 1,
+            "attempt": 1,
+        }
+        assert json.loads("\n".join(seen[len(updates) :]))["result"] == "resized"
+    else:
+        assert r"running    attempt 1  40 %    resizing\x1b[31m" in seen
+        last = seen.index(r"completed  attempt 1  40 %    resizing\x1b[31m")
+        assert seen[last + 1] == f"id         {job_id}"
+        assert 'result     "resized"' in seen

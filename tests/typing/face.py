@@ -26,6 +26,7 @@ from aiopgq import (
     JobHandle,
     JobInfo,
     Priority,
+    Progress,
     Retry,
     Router,
     RunMiddleware,
@@ -229,6 +230,9 @@ async def waiting() -> None:
     assert_type(jobs.handle(job.id), JobHandle[Any])
     _wider: JobHandle[str | None] = job
     _other: JobHandle[bytes] = job  # type: ignore[assignment]
+    async for update in job.progress():
+        assert_type(update, Progress)
+        assert_type(update.percent, float | None)
     retried.handle("7")  # type: ignore[arg-type]
 
 
