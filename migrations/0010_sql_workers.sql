@@ -126,6 +126,9 @@ CREATE FUNCTION aiopgq.return_job(
     p_id uuid, p_claim uuid, p_delay interval, p_refund boolean, p_reason text, p_error text
 ) RETURNS text
 LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     unwanted boolean;
@@ -154,6 +157,9 @@ CREATE FUNCTION aiopgq.fail_job(
     p_traceback text DEFAULT NULL
 ) RETURNS text
 LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     mine record;
@@ -195,6 +201,9 @@ CREATE FUNCTION aiopgq.report_progress(
     OUT owned boolean, OUT cancel_requested boolean
 )
 LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     SELECT true, m.cancel_requested INTO owned, cancel_requested

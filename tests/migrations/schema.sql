@@ -1,5 +1,53 @@
 -- What the migrations add up to. Written by AIOPGQ_WRITE_GOLDEN=1 pytest tests/migrations
 
+UNLOGGED SEQUENCE lowerings_0
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_1
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_10
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_11
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_12
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_13
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_14
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_15
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_2
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_3
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_4
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_5
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_6
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_7
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_8
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_9
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
 SEQUENCE places
     -- A job draws its place in line each time it becomes ready.
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
@@ -299,7 +347,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 47fc1ae91dfb2cd34b1b6388d9106fb1
+    md5 12b0a02fe152b0645bd42ee396fb1b31
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -324,7 +372,7 @@ FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_k
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 1efe4d5cbcbac48ec9afb2b365d08919
+    md5 bb7616a3aa352b7482a5346afd91a239
 
 FUNCTION aiopgq.channel()
     -- The NOTIFY channel: the name of this schema.
@@ -347,7 +395,7 @@ FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_task
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 0aa35d476c1e28a00847c4a1bffd2f26
+    md5 deed1ef55c22e6d63fedf46c8d1fb9b7
 
 FUNCTION aiopgq.complete_job(p_id uuid, p_claim uuid, p_result jsonb DEFAULT NULL::jsonb, p_keep boolean DEFAULT true)
     -- Complete a claimed job. False: it belongs to somebody else by now, and nothing was written.
@@ -362,7 +410,7 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 f0adb859c58917aed950fdc58806302a
+    md5 8d7ce5949111d415c02de59fbee1754f
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
@@ -402,32 +450,36 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
+    SET enable_indexonlyscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
     SET search_path=pg_catalog
-    md5 ec7b22cfdae21b14489066a24b1646ec
+    md5 e631ef4c01e4bfdf6206ff4bb0952d51
 
 FUNCTION aiopgq.fail_job(p_id uuid, p_claim uuid, p_error text, p_delay interval DEFAULT NULL::interval, p_bury boolean DEFAULT false, p_traceback text DEFAULT NULL::text)
     -- A run has failed: pending again after p_delay (default: the backoff of tasks), or a dead letter if no attempt is left or p_bury. Returns the status it has now; cancelled if somebody asked for that; NULL if it is not yours.
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
     md5 eeffb7183248881f8f8861975c6fc26e
 
-FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
-    -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
+FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL::bigint[], OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint)
+    -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 1a149752b78a829cac94f734f2094449
+    md5 1f6a7c7173fc14cb78cebf5364d593d8
 
 FUNCTION aiopgq.find_lanes(p_queues text[])
-    -- The priorities that have ready jobs, for each queue, highest first.
-    RETURNS TABLE(queue text, priority smallint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+    -- The priorities that have ready jobs, for each queue, highest first, and the first place of each.
+    RETURNS TABLE(queue text, priority smallint, place bigint) LANGUAGE plpgsql STABLE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_bitmapscan=off
     SET enable_sort=off
     SET jit=off
-    md5 f018244b77a0ef16e308ee710da0aca4
+    md5 1bb661408245c2b97a857378d71cc626
 
 FUNCTION aiopgq.fire_schedule(p_name text, p_since timestamp with time zone, p_seen timestamp with time zone, p_next_at timestamp with time zone, p_ids uuid[], p_moments timestamp with time zone[])
     -- Move a schedule on from the fire time that was seen, and enqueue a job for each moment: all of it or nothing. False: somebody was faster, or the schedule has changed.
@@ -443,7 +495,7 @@ FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 4f4ee3235ce3093efece27306a010753
+    md5 0844c9b046c5733f69ea1a4db5dca3d6
 
 FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
     -- Let a role into the schema and execute the functions named; NULL names all but those that grant.
@@ -487,7 +539,7 @@ FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues tex
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 32eec920443ceb5ee4d2a540203ce2c6
+    md5 c992ed25696ec488c64f4c78c6f289b4
 
 FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
     -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
@@ -509,7 +561,7 @@ FUNCTION aiopgq.mark_jobs(p_ids uuid[], p_claims uuid[], p_elapsed double precis
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 8153aae3797deea688e981f2ed8c6523
+    md5 19195586051aed5ba5514a6c952793b5
 
 FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
@@ -560,11 +612,14 @@ FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 75b376ff00ff8e7c21422e09cfbda52a
+    md5 b4d16c18aef9edfa0dffda1ae777d084
 
 FUNCTION aiopgq.report_progress(p_id uuid, p_claim uuid, p_percent double precision, p_stage text DEFAULT NULL::text, OUT owned boolean, OUT cancel_requested boolean)
     -- Say how far a run is. owned = false: the job belongs to somebody else, so stop; cancel_requested: end by cancel_job.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
     md5 f29fe4216e99411594fa9def3f4b3d7b
 
 FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
@@ -575,7 +630,7 @@ FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 076901f05622061c090adc9365311ccb
+    md5 b4c7082b2fd06f1ab1fad6f8cf63e5cc
 
 FUNCTION aiopgq.rescue_orphans(p_keep boolean)
     -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
@@ -596,6 +651,9 @@ FUNCTION aiopgq.retire_worker(p_worker uuid)
 FUNCTION aiopgq.return_job(p_id uuid, p_claim uuid, p_delay interval, p_refund boolean, p_reason text, p_error text)
     -- The way back to pending for one job, what fail_job and snooze_job share. Returns the status it has now.
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
     md5 77e42c68a5ca83622279fa8bbd025fff
 
 FUNCTION aiopgq.run_lock(p_id uuid, p_claim uuid)
@@ -637,7 +695,7 @@ FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 917b7955c20974838da08b6f4cf97b3d
+    md5 81019cfbe42ec3da2ead174dbab89c22
 
 FUNCTION aiopgq.tell_waiters(p_ids uuid[])
     -- Announce finished jobs while somebody waits for results.
@@ -653,7 +711,7 @@ FUNCTION aiopgq.unserved_jobs(p_limit integer)
 FUNCTION aiopgq.wake_after_insert()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 fcc81fd5a36c1572cca4b35fda0c40cb
+    md5 f7c0d995efa2a08ac88294ad019b7dad
 
 FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
     -- The one place that announces a pending job: notify if somebody sleeps beyond the moment it is due.
@@ -665,4 +723,4 @@ FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint)
     -- Lower the flag of a slot if it still holds the value its sleeper gave it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 a6d36c4a0620dd6663686414ad24f388
+    md5 183b86a88457b55e99d415708a0f1d07
