@@ -69,7 +69,6 @@ BEGIN
     PERFORM aiopgq.grant_functions(p_role, NULL);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s, %s, %s TO %I',
         'aiopgq.jobs'::regclass, 'aiopgq.dead_letters'::regclass, 'aiopgq.workers'::regclass, p_role);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s TO %I', 'aiopgq.seen_beats'::regclass, p_role);
     EXECUTE format('GRANT SELECT, INSERT ON TABLE %s TO %I', 'aiopgq.archive'::regclass, p_role);
     EXECUTE format('GRANT SELECT ON TABLE %s TO %I', 'aiopgq.all_jobs'::regclass, p_role);
     EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', 'aiopgq.places'::regclass, p_role);

@@ -219,23 +219,22 @@ $$;
 COMMENT ON FUNCTION aiopgq.report_progress IS
     'Say how far a run is. owned = false: the job belongs to somebody else, so stop; cancel_requested: end by cancel_job.';
 
-CREATE FUNCTION aiopgq.recover_stale_jobs(p_worker uuid, p_keep boolean DEFAULT true) RETURNS integer
-LANGUAGE plpgsql
+-- With the rights of the owner: a role that works needs no right to what it has seen.
+CREATE FUNCTION aiopgq.see_beats(p_observer uuid) RETURNS TABLE (worker uuid, beat bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
+#variable_conflict use_column
 DECLARE
     now_ timestamptz := clock_timestamp();
-    silent record;
-    taken integer;
-    total integer := 0;
 BEGIN
     -- Two calls at once by one observer would be two readings in no order.
-    PERFORM pg_advisory_xact_lock(hashtextextended('aiopgq.seen_beats' || p_worker::text, 0));
+    PERFORM pg_advisory_xact_lock(hashtextextended('aiopgq.seen_beats' || p_observer::text, 0));
     -- A beat seen anew, or not looked at for a third of the lease, is seen since now only: the observer may have been
     -- away together with those it watches, and no step of the clock looks like silence. So a worker is silent only to
     -- one who has called this again and again for a whole lease.
     INSERT INTO aiopgq.seen_beats AS s (observer, worker, beat, since, read_at)
-    SELECT p_worker, w.id, w.beat, clock_timestamp(), now_
-    FROM aiopgq.workers w WHERE w.dead_at IS NULL AND w.id <> p_worker
+    SELECT p_observer, w.id, w.beat, clock_timestamp(), now_
+    FROM aiopgq.workers w WHERE w.dead_at IS NULL AND w.id <> p_observer
     ON CONFLICT (observer, worker) DO UPDATE SET
         beat = excluded.beat,
         read_at = excluded.read_at,
@@ -245,21 +244,33 @@ BEGIN
             THEN s.since
             ELSE excluded.since
         END;
-    DELETE FROM aiopgq.seen_beats s WHERE s.observer = p_worker AND s.read_at <> now_;
+    DELETE FROM aiopgq.seen_beats s WHERE s.observer = p_observer AND s.read_at <> now_;
     DELETE FROM aiopgq.seen_beats s USING (
         SELECT o.observer, o.worker FROM aiopgq.seen_beats o
         WHERE NOT EXISTS (SELECT 1 FROM aiopgq.workers w WHERE w.id = o.observer AND w.dead_at IS NULL)
-          AND o.observer <> p_worker
+          AND o.observer <> p_observer
         FOR UPDATE SKIP LOCKED
     ) AS gone WHERE s.observer = gone.observer AND s.worker = gone.worker;
 
-    FOR silent IN
-        SELECT s.worker, s.beat FROM aiopgq.seen_beats s JOIN aiopgq.workers w ON w.id = s.worker
-        WHERE s.observer = p_worker AND now_ - s.since >= w.lease
-        ORDER BY s.worker
-    LOOP
-        taken := aiopgq.rescue_worker(silent.worker, silent.beat, p_keep);
-        total := total + coalesce(taken, 0);
+    RETURN QUERY
+    SELECT s.worker, s.beat FROM aiopgq.seen_beats s JOIN aiopgq.workers w ON w.id = s.worker
+    WHERE s.observer = p_observer AND now_ - s.since >= w.lease
+    ORDER BY s.worker;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.see_beats IS
+    'Take a reading of all beats for an observer; returns the workers it has itself seen silent for their whole lease.';
+
+CREATE FUNCTION aiopgq.recover_stale_jobs(p_worker uuid, p_keep boolean DEFAULT true) RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    silent record;
+    total integer := 0;
+BEGIN
+    FOR silent IN SELECT s.worker, s.beat FROM aiopgq.see_beats(p_worker) s LOOP
+        -- NULL if it has beaten since.
+        total := total + coalesce(aiopgq.rescue_worker(silent.worker, silent.beat, p_keep), 0);
     END LOOP;
 
     RETURN total + aiopgq.rescue_orphans(p_keep);

@@ -587,7 +587,7 @@ FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
 FUNCTION aiopgq.recover_stale_jobs(p_worker uuid, p_keep boolean DEFAULT true)
     -- Look at the beats of all workers once, and take the jobs of those whose beat this one has itself seen unchanged for their whole lease, call after call, a third of the lease apart at most. Returns how many jobs went back.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 ca9604a3096bc0164253f16ad414c0f0
+    md5 69def1b3ce2b63a972c24eff3b73f630
 
 FUNCTION aiopgq.register_worker(p_id uuid, p_parent uuid, p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_tasks text[], p_concurrency integer, p_lease double precision, p_backend_pids integer[])
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -665,6 +665,12 @@ FUNCTION aiopgq.run_schedule(p_name text, p_id uuid, p_moment timestamp with tim
     -- Enqueue a job of a schedule for a moment, now by default; its fire times stay as they are. False: there is none.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 dcf8f5af449d7b2298049f1e8596c65e
+
+FUNCTION aiopgq.see_beats(p_observer uuid)
+    -- Take a reading of all beats for an observer; returns the workers it has itself seen silent for their whole lease.
+    RETURNS TABLE(worker uuid, beat bigint) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 f4abce6092fd569476d09f764b964149
 
 FUNCTION aiopgq.set_schedule(p_name text, p_declared boolean, p_cron text, p_every double precision, p_timezone text, p_misfire text, p_misfire_window double precision, p_task text, p_args jsonb, p_queue text, p_priority smallint, p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision)
     -- Make or change a schedule; a pause stays. Refused, and said, where code declares the name and p_declared is false, or the other way round.

@@ -71,7 +71,9 @@ class Psql:
 
     def one(self, file, **variables):
         """Run a documented statement; return the only value of its only row."""
-        [[value]] = self.do(file, **variables)
+        rows = self.do(file, **variables)
+        assert [len(row) for row in rows] == [1], rows
+        [[value]] = rows
         return value
 
     def do(self, file, **variables):
