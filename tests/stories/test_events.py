@@ -125,8 +125,9 @@ async def test_what_runs_at_the_end_is_told_before_the_worker_has_stopped(jobs, 
 
     @jobs.on("postponed")
     async def take_time(event) -> None:
-        for _ in range(100):
-            await asyncio.sleep(0)
+        # Longer than a worker takes to leave.
+        for _ in range(50):
+            await jobs.inspector.counts()
         slow.append(event)
 
     async with jobs:
