@@ -5,7 +5,9 @@ from aiopgq._words.current import CurrentJob, current_job
 from aiopgq._words.job import JobInfo
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
+from aiopgq._words.pending import MaxPending
 from aiopgq._words.schedule import ScheduleInfo
+from aiopgq._words.unique import Unique
 from aiopgq.app import App
 from aiopgq.call import Call
 from aiopgq.handle import JobHandle
@@ -25,6 +27,7 @@ __all__ = [
     "Inspector",
     "JobHandle",
     "JobInfo",
+    "MaxPending",
     "Priority",
     "Retry",
     "Router",
@@ -33,6 +36,7 @@ __all__ = [
     "Snooze",
     "Task",
     "ThreadTask",
+    "Unique",
     "Worker",
     "current_job",
 ]

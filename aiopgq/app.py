@@ -12,17 +12,19 @@ from uuid import UUID
 
 from aiopgq._store.connection import ConnectFactory
 from aiopgq._store.dsn import normal
-from aiopgq._store.jobs import Jobs, Outstanding, enqueue_foreign
+from aiopgq._store.jobs import Jobs, Outstanding
 from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options
+from aiopgq._words.pending import MaxPending, bounds
 from aiopgq._words.slots import Slots
-from aiopgq.call import Call, check_calls, common_connection
+from aiopgq.call import Call
 from aiopgq.equipment import Equipment, Parentage
 from aiopgq.errors import AppNotOpen, ConfigError
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
 from aiopgq.opened import DatabaseSettings, Opened
+from aiopgq.producer import Producer
 from aiopgq.registry import Registry
 from aiopgq.router import EnqueueHome
 from aiopgq.state import State, StateHolder
@@ -59,6 +61,7 @@ class App(Registry, Generic[State]):
             AIOPGQ_STATEMENT_CACHE_SIZE or 100; 0 behind PgBouncer before 1.21.
         max_args_bytes: The largest arguments of one job, encoded. Default 1 MiB: a row is no place for files.
         max_result_bytes: The largest result kept, encoded. Default 1 MiB.
+        max_pending: The most ready jobs of queues that may not grow without end, a number or a MaxPending each.
 
     Example:
         >>> jobs = App("embedded:./data")
@@ -81,6 +84,7 @@ class App(Registry, Generic[State]):
         statement_cache_size: int | None = None,
         max_args_bytes: int = _MIB,
         max_result_bytes: int = _MIB,
+        max_pending: Mapping[str, int | MaxPending] | None = None,
     ) -> None:
         super().__init__(queue=queue, imports=imports)
         self._dsn = None if dsn is None else normal(dsn)
@@ -94,6 +98,7 @@ class App(Registry, Generic[State]):
         self._statement_cache_size = statement_cache_size
         self._max_args_bytes = options.count("max_args_bytes", max_args_bytes)
         self._max_result_bytes = options.count("max_result_bytes", max_result_bytes)
+        self._producer = Producer(self, bounds(max_pending or {}))
         self._open: Opened | None = None
         self._openings = 0
         self._opening = asyncio.Lock()
@@ -109,41 +114,21 @@ class App(Registry, Generic[State]):
                 inserted in its transaction. Default: the connection the calls were made with, if it is one.
 
         Raises:
-            UsageError: The calls were made with different connections, or belong to another App.
+            UsageError: The calls were made with different connections, belong to another App, or debounce without
+                a delay.
             AppNotOpen: No connection was given and the App is not open.
             RowRefused: PostgreSQL cannot store one of them.
+            UniqueKeyHeld: Another transaction has written one of their unique keys, and does not end.
+            QueueFull: A queue has as many ready jobs as `max_pending` allows.
             StoreUnavailable: PostgreSQL did not answer for ten seconds.
             EnqueueUnknown: The answer to the commit was lost, and finished jobs are not kept.
             TypeError: Something is not a call, or connection is of no kind we know.
         """
-        calls = check_calls(self, calls)
-        connection = common_connection(calls, connection)
-        if not calls:
-            return []
-        batch = [call.job for call in calls]
-        once = any(call.once for call in calls) or len({job.id for job in batch}) < len(batch)
-        for call in calls:
-            # Whoever enqueues the same calls again, after a lost answer say, gets the same jobs.
-            call.once = True
-        if connection is not None:
-            new = await enqueue_foreign(connection, self.schema, batch, once=once)
-        else:
-            opened = self._opened("enqueue jobs")
-            new = await opened.insert(batch, once=once, keep=self.keeps_results)
-
-        return [
-            JobHandle(self, call.job.id, call.definition.codec, existing=call.job.id not in new, connection=connection)
-            for call in calls
-        ]
+        return await self._producer.many(calls, connection)
 
     async def enqueue_one(self, call: Call[Any]) -> JobHandle[Any]:
         """Enqueue one call; `task.enqueue(…)` is the typed way to say it."""
-        if call.connection is not None or call.once:
-            [handle] = await self.enqueue_many([call], connection=call.connection)
-            return handle
-        await self._opened("enqueue a job").batcher.add(call.job)
-
-        return JobHandle(self, call.job.id, call.definition.codec)
+        return await self._producer.one(call)
 
     def handle(self, job_id: UUID) -> JobHandle[Any]:
         """Make a handle on any job from its id."""
@@ -252,7 +237,7 @@ class App(Registry, Generic[State]):
 
     def _equip(self, make_slots: Callable[[], Slots]) -> Equipment:
         self.import_tasks()
-        database = self._opened("start a worker").database
+        database = self.supply("start a worker").database
 
         return Equipment(
             connect=database.connect,
@@ -370,13 +355,24 @@ class App(Registry, Generic[State]):
 
     def store(self, doing: str) -> Jobs:
         """Return the store of the opened App; handles use it."""
-        return self._opened(doing).jobs
+        return self.supply(doing).jobs
 
     async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None:
         """Wait until a job is final; handles use it."""
-        return await self._opened("wait for a result").results.wait(job_id, seconds)
+        return await self.supply("wait for a result").results.wait(job_id, seconds)
 
-    def _opened(self, doing: str) -> Opened:
+    @property
+    def is_open(self) -> bool:
+        """Whether the App is open."""
+        return self._open is not None
+
+    def supply(self, doing: str) -> Opened:
+        """Return the connections of the opened App.
+
+        Raises:
+            AppNotOpen: It is not open.
+            WrongLoop: It is open in another event loop.
+        """
         if self._open is None:
             raise AppNotOpen(doing)
         self._open.check_loop()

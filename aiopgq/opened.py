@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 import anyio.to_thread
 
@@ -21,6 +20,7 @@ from aiopgq._store.pooler import check_pooler
 from aiopgq._store.schema import check_schema
 from aiopgq._store.trouble import StatementLost
 from aiopgq._words.job import NewJob
+from aiopgq._words.unique import Standing
 from aiopgq.embedded import EmbeddedServer
 from aiopgq.errors import AppNotOpen, ConfigError, WrongLoop
 
@@ -106,7 +106,7 @@ class Opened:
     def __init__(self, database: Database, *, keep: bool) -> None:
         self.database = database
         self._loop = asyncio.get_running_loop()
-        self._inserting: set[asyncio.Future[set[UUID]]] = set()
+        self._inserting: set[asyncio.Future[list[Standing]]] = set()
         self._lines = Lines(database.connect, "app", _LINES)
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
         self.jobs = Jobs(self._lines)
@@ -158,7 +158,7 @@ class Opened:
         if here is not self._loop:
             raise WrongLoop
 
-    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> set[UUID]:
+    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]:
         """Insert a batch in one transaction; closing waits for it. See `aiopgq._flow.enqueue.insert`."""
         inserting = asyncio.ensure_future(insert(self.jobs, batch, once=once, keep=keep))
         self._inserting.add(inserting)

@@ -154,6 +154,8 @@ TABLE dead_letters
     last_error text
     errors jsonb
     limit_key text
+    unique_key text
+    unique_for interval
     CONSTRAINT dead_letters_key PRIMARY KEY (id)
     CREATE INDEX dead_letters_failed_at ON aiopgq.dead_letters USING btree (failed_at)
     CREATE UNIQUE INDEX dead_letters_key ON aiopgq.dead_letters USING btree (id)
@@ -186,6 +188,7 @@ TABLE jobs
     errors jsonb
     unique_key text
     limit_key text
+    unique_for interval -- How long the key is kept after the job is completed; NULL = not at all.
     CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
     CONSTRAINT attempts_can_grow CHECK (((attempts >= 0) AND (attempts <= 2000000000)))
     CONSTRAINT created_at_is_between_1900_and_9999 CHECK (((created_at >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
@@ -201,11 +204,12 @@ TABLE jobs
     CONSTRAINT status_is_unfinished CHECK ((status = ANY (ARRAY['pending'::text, 'claimed'::text, 'running'::text])))
     CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
     CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= '00:00:00'::interval) AND (timeout <= '36500 days'::interval)))
+    CONSTRAINT unique_key_has_1_to_1000_bytes CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 1000)))
     CREATE INDEX jobs_due ON aiopgq.jobs USING btree (run_at) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NULL))
     CREATE INDEX jobs_held ON aiopgq.jobs USING btree (held, task) WHERE (held IS NOT NULL)
     CREATE UNIQUE INDEX jobs_key ON aiopgq.jobs USING btree (id)
     CREATE INDEX jobs_line ON aiopgq.jobs USING btree (queue, priority DESC, place) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NOT NULL))
-    CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs USING btree (unique_key) WHERE (unique_key IS NOT NULL)
+    CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs USING btree (unique_key, task) WHERE (unique_key IS NOT NULL)
     CREATE INDEX jobs_worker ON aiopgq.jobs USING btree (worker_id) WHERE (worker_id IS NOT NULL)
     CREATE TRIGGER wake_workers AFTER INSERT ON aiopgq.jobs REFERENCING NEW TABLE AS new_jobs FOR EACH STATEMENT EXECUTE FUNCTION aiopgq.wake_after_insert()
 
@@ -220,43 +224,6 @@ TABLE migrations
     CONSTRAINT migrations_key PRIMARY KEY (number)
     CREATE UNIQUE INDEX migrations_key ON aiopgq.migrations USING btree (number)
 
-TABLE schedules
-    -- What enqueues jobs at set times.
-    WITH (fillfactor=50)
-    name text NOT NULL
-    next_at timestamp with time zone -- The next fire time; NULL: to be computed by a worker, from since on.
-    since timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When it was made, changed or resumed; it has no earlier fire times.
-    last_at timestamp with time zone -- The last fire time a job was enqueued for.
-    paused_at timestamp with time zone
-    seen_at timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When a live worker last declared it; a while later it fires no more.
-    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
-    last_job uuid
-    every double precision -- Seconds between two fire times.
-    misfire_window double precision NOT NULL DEFAULT 86400
-    timeout double precision -- Seconds; NULL = the timeout of the task; zero = none.
-    max_attempts integer NOT NULL DEFAULT 12
-    priority smallint NOT NULL DEFAULT 100
-    declared boolean NOT NULL DEFAULT false -- Written by workers because their code declares it; else made at run time.
-    cron text
-    timezone text NOT NULL DEFAULT 'UTC'::text
-    misfire text NOT NULL DEFAULT 'once'::text
-    queue text NOT NULL DEFAULT 'default'::text
-    task text NOT NULL
-    args jsonb NOT NULL DEFAULT '{}'::jsonb
-    headers jsonb
-    CONSTRAINT a_schedule_has_an_expression_or_an_interval CHECK (((cron IS NULL) <> (every IS NULL)))
-    CONSTRAINT an_interval_is_a_tenth_of_a_second_to_a_hundred_years CHECK (((every >= (0.1)::double precision) AND (every <= ('3153600000'::bigint)::double precision)))
-    CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
-    CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
-    CONSTRAINT max_attempts_is_at_least_one CHECK ((max_attempts >= 1))
-    CONSTRAINT misfire_is_skip_once_or_all CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
-    CONSTRAINT misfire_window_is_at_most_a_hundred_years CHECK (((misfire_window >= (0)::double precision) AND (misfire_window <= ('3153600000'::bigint)::double precision)))
-    CONSTRAINT name_has_1_to_200_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
-    CONSTRAINT queue_has_1_to_200_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 200)))
-    CONSTRAINT schedules_key PRIMARY KEY (name)
-    CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
-    CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= (0)::double precision) AND (timeout <= ('3153600000'::bigint)::double precision)))
-    CREATE UNIQUE INDEX schedules_key ON aiopgq.schedules USING btree (name)
 
 TABLE workers
     -- A row per incarnation of a worker; its beat, never its jobs, says that it lives.
@@ -331,7 +298,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 12b0a02fe152b0645bd42ee396fb1b31
+    md5 1ebc968a544f5499088b04cd96aeaf2f
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -372,19 +339,29 @@ FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_task
     md5 deed1ef55c22e6d63fedf46c8d1fb9b7
 
 FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
-    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.
+    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours. A key that is unique for a period after completion is held from here on.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 8d7ce5949111d415c02de59fbee1754f
+    md5 cbb14f57d431854bfc2d330e0c3df671
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 d596794f2893f0f1ce30f1b6ba6d1667
+
+FUNCTION aiopgq.count_ready(p_queue text, p_limit integer)
+    -- Count the jobs of a queue that are in line, up to p_limit.
+    RETURNS integer LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET jit=off
+    md5 fe2e646d54ab60dd3e06c547c854a0c2
 
 FUNCTION aiopgq.drop_partitions(p_retention double precision)
     -- Drop the partitions whose whole day is older than p_retention seconds. Waits 50 ms for a lock at most.
@@ -398,10 +375,10 @@ FUNCTION aiopgq.end_transactions(p_ids uuid[], p_claims uuid[])
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 a7c3496f1777da0e62e2502bcd39a8a1
 
-FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid())
-    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.
+FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid(), p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'skip'::text, p_unique_for interval DEFAULT NULL::interval, p_max_delay interval DEFAULT NULL::interval)
+    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most).
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 659ed2508e9ff1a503ab654238c77856
+    md5 f3e1a793ae38eb5a9921f320248bb304
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now. A queue, task, priority or number of attempts that is missing is the first one of its array.
@@ -421,8 +398,20 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     SET search_path=pg_catalog
     md5 e631ef4c01e4bfdf6206ff4bb0952d51
 
-FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL::bigint[], OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint)
-    -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
+FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[], p_keys text[], p_on_conflicts text[], p_unique_fors double precision[], p_max_delays double precision[], p_once boolean)
+    -- As enqueue_jobs_once, for jobs with unique keys and others beside them: all or none. The verdict on each: new, known (its id), existing, replaced or debounced (its key; id is the job that has it); or one row, busy: another transaction (writer) has written the key and did not end within five seconds, and nothing was inserted.
+    RETURNS TABLE(number bigint, id uuid, verdict text, writer text) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET lock_timeout=5s
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 0bb265478372f142889400b6eafc4e9b
+
+FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
+    -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 1f6a7c7173fc14cb78cebf5364d593d8
@@ -463,7 +452,7 @@ FUNCTION aiopgq.grant_producer(p_role text)
     -- Let a role enqueue, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 7577bb3b65bb8cb2c64462c081e8ca4c
+    md5 655dba86fbfa68cb02419ae11c1958b5
 
 FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
@@ -475,7 +464,6 @@ FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 8b45147c685f4be70abb7763d53bbcc2
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[])
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one.
@@ -490,6 +478,17 @@ FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
 FUNCTION aiopgq.horizon_passed(p_horizon bigint)
     RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
     RETURN (((pg_snapshot_xmin(pg_current_snapshot()))::text)::bigint >= p_horizon)
+
+FUNCTION aiopgq.key_mark(p_task text, p_key text)
+    -- The advisory lock, shared and so never waited for, by which a transaction that wrote a key can be found.
+    RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
+    RETURN hashtextextended((((('unique key'::text || chr(31)) || p_task) || chr(31)) || p_key), (0)::bigint)
+
+FUNCTION aiopgq.key_writer(p_task text, p_key text)
+    -- Tell which other transaction has written a key: pid, application_name, since; NULL if none is found.
+    RETURNS jsonb LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 d88358ad14f7c3ac04fb3eeb44710a3d
 
 FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[])
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
@@ -535,6 +534,13 @@ FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, O
     SET jit=off
     md5 ab8d0a5a4f165b60305de38e488a2058
 
+FUNCTION aiopgq.prune_holds(p_limit integer)
+    -- Delete up to p_limit holds whose period is over.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 89072d84a0a49e4d6f15439f87a0c080
+
 FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
     RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
@@ -550,15 +556,24 @@ FUNCTION aiopgq.renew_grants()
     SET search_path=pg_catalog
     md5 f87f6e0d59a55db568425019d743d00c
 
+FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args jsonb, p_headers jsonb, p_priority smallint, p_run_at timestamp with time zone, p_max_delay double precision)
+    -- Give the pending job of a key other arguments and another moment, or (debounce) a later moment only; NULL if there is none, if it is claimed, or if somebody has locked it.
+    RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
+    md5 ad856ff6217aa00763a07f5136511245
+
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
-    -- Make dead letters pending jobs again, with all their attempts and their history.
-    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    -- Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its unique key, so this one stays a dead letter.
+    RETURNS TABLE(id uuid, keyed_by uuid) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET lock_timeout=5s
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b4d16c18aef9edfa0dffda1ae777d084
+    md5 8f82ab5647a6f2fbe806041a8ac4b549
 
 FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
     -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A job whose cancel was requested is archived as cancelled instead.

@@ -221,7 +221,7 @@ async def test_a_worker_does_all_its_work_without_owning_anything(roles, caplog)
             await eventually(lambda job=job, status=status: is_in(job, status), what=f"{job.id} is {status}")
         await cancelled.cancel()
         await eventually(lambda: is_in(cancelled, "cancelled"), what="the long job is cancelled")
-        assert await jobs.inspector.replay([buried.id]) == 1
+        assert (await jobs.inspector.replay([buried.id])).jobs == 1
         await eventually(lambda: is_in(buried, "failed"), what="the replayed job failed again")
         assert await jobs.inspector.purge([buried.id]) == 1
         assert worker.health().claiming
