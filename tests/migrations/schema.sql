@@ -224,6 +224,53 @@ TABLE migrations
     CONSTRAINT migrations_key PRIMARY KEY (number)
     CREATE UNIQUE INDEX migrations_key ON aiopgq.migrations USING btree (number)
 
+TABLE schedules
+    -- What enqueues jobs at set times.
+    WITH (fillfactor=50)
+    name text NOT NULL
+    next_at timestamp with time zone -- The next fire time; NULL: to be computed by a worker, from since on.
+    since timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When it was made, changed or resumed; it has no earlier fire times.
+    last_at timestamp with time zone -- The last fire time a job was enqueued for.
+    paused_at timestamp with time zone
+    seen_at timestamp with time zone NOT NULL DEFAULT clock_timestamp() -- When a live worker last declared it; a while later it fires no more.
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    last_job uuid
+    every double precision -- Seconds between two fire times.
+    misfire_window double precision NOT NULL DEFAULT 86400
+    timeout double precision -- Seconds; NULL = the timeout of the task; zero = none.
+    max_attempts integer NOT NULL DEFAULT 12
+    priority smallint NOT NULL DEFAULT 100
+    declared boolean NOT NULL DEFAULT false -- Written by workers because their code declares it; else made at run time.
+    cron text
+    timezone text NOT NULL DEFAULT 'UTC'::text
+    misfire text NOT NULL DEFAULT 'once'::text
+    queue text NOT NULL DEFAULT 'default'::text
+    task text NOT NULL
+    args jsonb NOT NULL DEFAULT '{}'::jsonb
+    headers jsonb
+    CONSTRAINT a_schedule_has_an_expression_or_an_interval CHECK (((cron IS NULL) <> (every IS NULL)))
+    CONSTRAINT an_interval_is_a_tenth_of_a_second_to_a_hundred_years CHECK (((every >= (0.1)::double precision) AND (every <= ('3153600000'::bigint)::double precision)))
+    CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
+    CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
+    CONSTRAINT max_attempts_is_at_least_one CHECK ((max_attempts >= 1))
+    CONSTRAINT misfire_is_skip_once_or_all CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
+    CONSTRAINT misfire_window_is_at_most_a_hundred_years CHECK (((misfire_window >= (0)::double precision) AND (misfire_window <= ('3153600000'::bigint)::double precision)))
+    CONSTRAINT name_has_1_to_200_bytes CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
+    CONSTRAINT queue_has_1_to_200_bytes CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 200)))
+    CONSTRAINT schedules_key PRIMARY KEY (name)
+    CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
+    CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= (0)::double precision) AND (timeout <= ('3153600000'::bigint)::double precision)))
+    CREATE UNIQUE INDEX schedules_key ON aiopgq.schedules USING btree (name)
+
+TABLE unique_holds
+    -- Keys of completed jobs that are unique for a period; apart from the archive, whose retention may be shorter.
+    unique_key text NOT NULL
+    task text NOT NULL
+    id uuid NOT NULL
+    until timestamp with time zone NOT NULL
+    CONSTRAINT unique_holds_key PRIMARY KEY (unique_key, task)
+    CREATE UNIQUE INDEX unique_holds_key ON aiopgq.unique_holds USING btree (unique_key, task)
+    CREATE INDEX unique_holds_until ON aiopgq.unique_holds USING btree (until)
 
 TABLE workers
     -- A row per incarnation of a worker; its beat, never its jobs, says that it lives.
@@ -464,6 +511,7 @@ FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
+    md5 8b45147c685f4be70abb7763d53bbcc2
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[])
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one.
