@@ -89,11 +89,23 @@ DECLARE
     due timestamptz := p_run_at;
     job record;
 BEGIN
+    IF NOT EXISTS (
+        SELECT 1 FROM aiopgq.jobs j WHERE j.unique_key = p_key AND j.task = p_task AND j.status = 'pending'
+    ) THEN
+        RETURN NULL;
+    END IF;
     SELECT j.id, j.queue, j.run_at, j.created_at, j.held INTO job FROM aiopgq.jobs j
     WHERE j.unique_key = p_key AND j.task = p_task AND j.status = 'pending'
-    -- Waiting here for a claim would leave us a lock on a claimed job, and its settlement would wait for us.
     FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
+        -- Claimed between the two looks: PostgreSQL has locked it before it saw that. Its settlement would wait for
+        -- us, and we for other jobs of that settlement; so the caller lets go of all and begins again.
+        IF EXISTS (
+            SELECT 1 FROM aiopgq.jobs j JOIN pg_locks l ON l.transactionid = j.xmax
+            WHERE j.unique_key = p_key AND j.task = p_task AND l.pid = pg_backend_pid()
+        ) THEN
+            RAISE SQLSTATE 'AQ001' USING MESSAGE = 'the job was claimed while it was locked';
+        END IF;
         RETURN NULL;
     END IF;
 
@@ -269,7 +281,7 @@ BEGIN
         -- Nothing of the batch is written, and the transaction of the caller can go on.
         WHEN lock_not_available THEN
             EXIT;
-        WHEN deadlock_detected THEN
+        WHEN deadlock_detected OR SQLSTATE 'AQ001' THEN
             EXIT WHEN clock_timestamp() > started + patience;
             numbers := '{}';
             ids := '{}';

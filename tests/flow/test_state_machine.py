@@ -120,6 +120,12 @@ class World:
                 return one
         return None
 
+    def complete_one(self, one):
+        job = self.model[one]
+        job.leave("completed")
+        if job.period is not None:
+            self.holds[job.key, job.task] = one
+
     def bury_one(self, one):
         self.model[one].leave("failed")
         self.model[one].failed = next(self.numbers)
@@ -262,10 +268,7 @@ class World:
         await self.settled("completed", batch)
         for one in batch:
             if self.is_current(one.job):
-                job = self.model[one.job.id]
-                job.leave("completed")
-                if job.period is not None:
-                    self.holds[job.key, job.task] = one.job.id
+                self.complete_one(one.job.id)
 
     async def cancel_as_worker(self):
         batch = [Settlement(one, "cancelled", reason="why") for one in self.some_claims(2)]
@@ -328,7 +331,7 @@ class World:
             assert await complete_foreign(self.sql, "aiopgq", one, "1", keep=True) == ours
             await (transaction.commit() if committed else transaction.rollback())
             if committed and ours:
-                self.model[one.id].leave("completed")
+                self.complete_one(one.id)
             assert await self.jobs.still_claimed(one, terminate=True) == (ours and not committed)
 
     async def mark(self):

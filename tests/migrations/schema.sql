@@ -455,7 +455,7 @@ FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 0bb265478372f142889400b6eafc4e9b
+    md5 c56454739ec0f8d403d9c29eac8f173b
 
 FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
     -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
@@ -610,7 +610,7 @@ FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args 
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 ad856ff6217aa00763a07f5136511245
+    md5 39e3129afe4a5f6f7d902157633bcc36
 
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     -- Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its unique key, so this one stays a dead letter.
