@@ -43,8 +43,7 @@ CREATE FUNCTION aiopgq.grant_producer(p_role text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog
 AS $$
 BEGIN
-    PERFORM aiopgq.grant_functions(
-        p_role, ARRAY['enqueue', 'enqueue_jobs', 'enqueue_jobs_once', 'enqueue_unique_jobs', 'count_ready']);
+    PERFORM aiopgq.grant_functions(p_role, ARRAY['enqueue', 'enqueue_jobs', 'enqueue_jobs_once']);
 END
 $$;
 COMMENT ON FUNCTION aiopgq.grant_producer IS
@@ -68,9 +67,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog
 AS $$
 BEGIN
     PERFORM aiopgq.grant_functions(p_role, NULL);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.dead_letters'::regclass, 'aiopgq.workers'::regclass,
-        'aiopgq.unique_holds'::regclass, p_role);
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s, %s, %s TO %I',
+        'aiopgq.jobs'::regclass, 'aiopgq.dead_letters'::regclass, 'aiopgq.workers'::regclass, p_role);
     EXECUTE format('GRANT SELECT, INSERT ON TABLE %s TO %I', 'aiopgq.archive'::regclass, p_role);
     EXECUTE format('GRANT SELECT ON TABLE %s TO %I', 'aiopgq.all_jobs'::regclass, p_role);
     EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', 'aiopgq.places'::regclass, p_role);

@@ -511,7 +511,7 @@ FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 8b45147c685f4be70abb7763d53bbcc2
+    md5 d8332f0c48b7d30abadc7cb9817db2aa
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[])
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one.
