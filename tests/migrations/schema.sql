@@ -345,7 +345,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 1ebc968a544f5499088b04cd96aeaf2f
+    md5 6b4d9eff39dee3b28085a4df25790130
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -393,7 +393,7 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 cbb14f57d431854bfc2d330e0c3df671
+    md5 b9cb73a53bd6f55ec8dda07afc4c20fc
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
@@ -457,8 +457,8 @@ FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[
     SET jit=off
     md5 c56454739ec0f8d403d9c29eac8f173b
 
-FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, OUT flags bigint[], OUT unbroken boolean, OUT horizon bigint)
-    -- Raise the flag of each slot. unbroken: all still stood as seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
+FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL::bigint[], OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint)
+    -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 1f6a7c7173fc14cb78cebf5364d593d8
@@ -621,7 +621,7 @@ FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 8f82ab5647a6f2fbe806041a8ac4b549
+    md5 12d886d9cdb7bd9c44ec2eada78df6f6
 
 FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
     -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A job whose cancel was requested is archived as cancelled instead.
