@@ -42,7 +42,7 @@ BEGIN
                 j.current_stage, j.last_error, j.errors, j.unique_key, j.unique_for, e.result
         ), held AS (
             INSERT INTO aiopgq.unique_holds AS h (unique_key, task, id, until)
-            SELECT g.unique_key, g.task, g.id, now_ + g.unique_for FROM gone g WHERE g.unique_for IS NOT NULL
+            SELECT g.unique_key, g.task, g.id, now_ + g.unique_for FROM gone g WHERE g.unique_for IS NOT NULL AND g.unique_key IS NOT NULL
             ON CONFLICT (unique_key, task) DO UPDATE SET (id, until) = (excluded.id, excluded.until)
         )
         INSERT INTO aiopgq.archive AS a
@@ -64,7 +64,7 @@ BEGIN
             RETURNING j.id, j.task, j.unique_key, j.unique_for
         ), held AS (
             INSERT INTO aiopgq.unique_holds AS h (unique_key, task, id, until)
-            SELECT g.unique_key, g.task, g.id, now_ + g.unique_for FROM gone g WHERE g.unique_for IS NOT NULL
+            SELECT g.unique_key, g.task, g.id, now_ + g.unique_for FROM gone g WHERE g.unique_for IS NOT NULL AND g.unique_key IS NOT NULL
             ON CONFLICT (unique_key, task) DO UPDATE SET (id, until) = (excluded.id, excluded.until)
         )
         SELECT g.id FROM gone g;

@@ -6,7 +6,8 @@
 -- A key belongs to its task. Whoever enqueues a key that another transaction has written and not committed waits for
 -- the fate of that transaction, five seconds at most: a job is never skipped for one that is rolled back.
 
-ALTER TABLE aiopgq.jobs ADD COLUMN unique_for interval;
+ALTER TABLE aiopgq.jobs ADD COLUMN unique_for interval
+    CONSTRAINT unique_for_is_at_most_a_hundred_years CHECK (unique_for BETWEEN '0' AND '36500 days');
 COMMENT ON COLUMN aiopgq.jobs.unique_for IS 'How long the key is kept after the job is completed; NULL = not at all.';
 ALTER TABLE aiopgq.dead_letters ADD COLUMN unique_key text, ADD COLUMN unique_for interval;
 

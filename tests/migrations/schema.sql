@@ -204,6 +204,7 @@ TABLE jobs
     CONSTRAINT status_is_unfinished CHECK ((status = ANY (ARRAY['pending'::text, 'claimed'::text, 'running'::text])))
     CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
     CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= '00:00:00'::interval) AND (timeout <= '36500 days'::interval)))
+    CONSTRAINT unique_for_is_at_most_a_hundred_years CHECK (((unique_for >= '00:00:00'::interval) AND (unique_for <= '36500 days'::interval)))
     CONSTRAINT unique_key_has_1_to_1000_bytes CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 1000)))
     CREATE INDEX jobs_due ON aiopgq.jobs USING btree (run_at) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NULL))
     CREATE INDEX jobs_held ON aiopgq.jobs USING btree (held, task) WHERE (held IS NOT NULL)
@@ -393,7 +394,7 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b9cb73a53bd6f55ec8dda07afc4c20fc
+    md5 88e1a73ed8829b9633922370e1f1bcc9
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.

@@ -605,3 +605,11 @@ async def test_sql_is_told_who_has_written_the_key(jobs, other, sql, impatient):
         with pytest.raises(asyncpg.LockNotAvailableError, match="did not end") as told:
             await sql.fetchval("SELECT aiopgq.enqueue('plain', p_unique_key => 'k')")
     assert f"pid {other.get_server_pid()}" in told.value.detail
+
+
+async def test_a_period_without_a_key_or_beyond_reason_does_no_harm(jobs, sql):
+    with pytest.raises(asyncpg.CheckViolationError, match="hundred_years"):
+        await sql.execute("SELECT aiopgq.enqueue('plain', p_unique_key => 'k', p_unique_for => '9999 years')")
+    job = await sql.fetchval("SELECT aiopgq.enqueue('plain')")
+    await sql.execute("UPDATE aiopgq.jobs SET unique_for = '1 hour' WHERE id = $1", job)
+    assert (await jobs.drain()).completed == 1
