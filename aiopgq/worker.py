@@ -217,7 +217,7 @@ class Worker:
     async def _work(self) -> None:
         assert self._ready is not None  # noqa: S101  # set by __aenter__
         equipment = self._equip()
-        workshop = self._workshop = Workshop(equipment, self._manners, self._nudge, self._myself)
+        workshop = self._workshop = Workshop(equipment, self._manners, self._nudge, self._myself, self._may_start)
         try:
             async with equipment.state():
                 await self._live(equipment, workshop, self._ready)
@@ -288,6 +288,9 @@ class Worker:
 
     def _myself(self) -> UUID | None:
         return None if self._incarnation is None else self._incarnation.identity.id
+
+    def _may_start(self) -> bool:
+        return self._incarnation is not None and self._incarnation.may_start
 
     def health(self) -> Health:
         """Say how the worker is; safe to call at any time, asks nobody.

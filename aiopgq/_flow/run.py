@@ -56,7 +56,7 @@ class Runner:
         tasks: The tasks known, by name and alias.
         worker: The worker's name, for the errors it records.
         threads: How many `def` tasks run at once.
-        finished: Called with each settlement, in the loop, when its run has ended.
+        finished: Called with each settlement, and the seconds its run took, in the loop, when it has ended.
         transacting: Begins and ends the transactions of runs; None where there is no database.
         job_log: Write a line for each completed job.
     """
@@ -66,7 +66,7 @@ class Runner:
         tasks: Mapping[str, TaskDefinition],
         worker: str,
         threads: int,
-        finished: Callable[[Settlement], None],
+        finished: Callable[[Settlement, float], None],
         transacting: Transacting | None = None,
         *,
         max_result_bytes: int,
@@ -91,7 +91,7 @@ class Runner:
         if job.id in self.running:
             # Somebody took it from the run that still goes on here: two runs of a job never overlap.
             log.warning("job %s is put back: a run that has lost it has not ended yet", job.id)
-            self._finished(postpone(job))
+            self._finished(postpone(job), 0.0)
             return
         definition = self._tasks[job.task]
         run = CurrentJob(job, monotonic(), None if self._transacting is None else self)
@@ -234,7 +234,7 @@ class Runner:
         self, run: CurrentJob, settlement: Settlement, failure: BaseException | None, *, tells: bool = True
     ) -> None:
         del self.running[run.id]
-        self._finished(settlement)
+        self._finished(settlement, monotonic() - run.began)
         if not self.running:
             self._all_done.set()
             self._unset_alarm()

@@ -51,6 +51,11 @@ class TaskDefinition:
     transactional: bool = False
     unique: Unique | None = None
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether its jobs may be claimed a moment before there is a slot for them."""
+        return not self.transactional
+
 
 def define(
     function: Callable[..., Any],
