@@ -46,7 +46,7 @@ class Slots:
 
     def size(self, pool: str) -> int:
         """Return how many slots a pool has."""
-        return self._own[pool] if pool in self._own else self._concurrency
+        return self._own.get(pool, self._concurrency)
 
     def groups(self, room: Callable[[str], int] = lambda _: 0) -> list[Group]:
         """Return the queues with room for more jobs; those that share take turns in coming first.

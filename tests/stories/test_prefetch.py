@@ -1,4 +1,4 @@
-"""Prefetch: while runs are short a few jobs wait in the worker; whatever comes between, they are not its own for long."""
+"""Prefetch: while runs are short a few jobs wait in the worker, but not for long, and not for their harm."""
 
 import asyncio
 from collections import defaultdict
