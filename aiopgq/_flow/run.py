@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from aiopgq._words.clock import monotonic
-from aiopgq._words.conclusion import conclude, inconclusive, postpone
+from aiopgq._words.conclusion import NotBegun, conclude, inconclusive, postpone
 from aiopgq._words.current import CurrentJob, StopReason, entered
 from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.outcome import OUTCOMES
@@ -158,6 +158,8 @@ class Runner:
         value: Any = None
         failure: BaseException | None = None
         try:
+            if run.stop_reason in ("shutdown", "lease"):
+                raise NotBegun(0.0)  # noqa: TRY301  # nothing has happened, so nothing is spent
             if run.stop_reason is not None:
                 raise asyncio.CancelledError  # noqa: TRY301  # asked to end before it began
             args, kwargs = definition.codec.decode(run.job.args)
@@ -188,7 +190,8 @@ class Runner:
         # What the handler says by returning keeps its writes; a result that cannot be stored says nothing.
         commits = failure is None and (settlement.kind == "completed" or isinstance(value, OUTCOMES))
         # A task of its own: a cancellation on its way to the handler's does not reach a COMMIT.
-        run.handle = self._loop.create_task(self._end(run, definition, settlement, failure, commits=commits))
+        # It takes its own handle when it begins: one that is cancelled before never begins, and the slot is lost.
+        self._loop.create_task(self._end(run, definition, settlement, failure, commits=commits))
 
     async def _end(
         self,
@@ -201,6 +204,7 @@ class Runner:
     ) -> None:
         """Wait for the end of the transaction that decides what becomes of the job."""
         assert self._transacting is not None  # noqa: S101  # it has begun the transaction
+        run.handle = asyncio.current_task(self._loop)
         transaction = run.transaction
         ended: Settlement | None
 
