@@ -6,8 +6,10 @@ from aiopgq._words.event import JobEvent
 from aiopgq._words.job import JobInfo
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
+from aiopgq._words.pending import MaxPending
 from aiopgq._words.progress import Progress
 from aiopgq._words.schedule import ScheduleInfo
+from aiopgq._words.unique import Unique
 from aiopgq.app import App
 from aiopgq.call import Call
 from aiopgq.handle import JobHandle
@@ -30,6 +32,7 @@ __all__ = [
     "JobEvent",
     "JobHandle",
     "JobInfo",
+    "MaxPending",
     "Priority",
     "Progress",
     "Retry",
@@ -40,6 +43,7 @@ __all__ = [
     "Snooze",
     "Task",
     "ThreadTask",
+    "Unique",
     "Worker",
     "current_job",
 ]

@@ -17,14 +17,16 @@ from aiopgq._store.schema import Migration, migrate
 from aiopgq._store.statements import DEFAULT_SCHEMA, check_schema_name
 from aiopgq._words import options, slots
 from aiopgq._words.current import Around
+from aiopgq._words.pending import MaxPending, bounds
 from aiopgq._words.progress import Progress
-from aiopgq.call import Call, check_calls, common_connection
+from aiopgq.call import Call
 from aiopgq.equipment import Equipment, Parentage
 from aiopgq.errors import AppNotOpen
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
 from aiopgq.middleware import Chain, Middleware
-from aiopgq.opened import DatabaseSettings, Opened, gather_call, insert_calls
+from aiopgq.opened import DatabaseSettings, Opened
+from aiopgq.producer import Producer
 from aiopgq.registry import Registry
 from aiopgq.router import EnqueueHome
 from aiopgq.state import State, StateHolder
@@ -50,8 +52,7 @@ class App(Registry, Generic[State]):
         schema: Where the tables are. Default: AIOPGQ_SCHEMA or `aiopgq`.
         imports: Modules that declare tasks on it; imported by workers, the CLI and the testing kit, so that
             the module of the App itself imports nothing of yours.
-        middleware: Objects with `async def enqueue(calls, proceed)`, `async def run(job, proceed)`, or both, that
-            go around each enqueue and each run; the first is the outermost.
+        middleware: What goes around each enqueue and each run, the outermost first; see `aiopgq.middleware`.
         state: An async context manager without parameters; a worker process enters it once before its first
             claim, and what it yields is `jobs.state` in tasks.
         queue: The queue of tasks that name none.
@@ -63,6 +64,7 @@ class App(Registry, Generic[State]):
             AIOPGQ_STATEMENT_CACHE_SIZE or 100; 0 behind PgBouncer before 1.21.
         max_args_bytes: The largest arguments of one job, encoded. Default 1 MiB: a row is no place for files.
         max_result_bytes: The largest result kept, encoded. Default 1 MiB.
+        max_pending: The most ready jobs of queues that may not grow without end, a number or a MaxPending each.
 
     Example:
         >>> jobs = App("embedded:./data")
@@ -86,6 +88,7 @@ class App(Registry, Generic[State]):
         statement_cache_size: int | None = None,
         max_args_bytes: int = _MIB,
         max_result_bytes: int = _MIB,
+        max_pending: Mapping[str, int | MaxPending] | None = None,
     ) -> None:
         super().__init__(queue=queue, imports=imports)
         self._dsn = None if dsn is None else normal(dsn)
@@ -100,6 +103,7 @@ class App(Registry, Generic[State]):
         self._statement_cache_size = statement_cache_size
         self._max_args_bytes = options.count("max_args_bytes", max_args_bytes)
         self._max_result_bytes = options.count("max_result_bytes", max_result_bytes)
+        self._producer = Producer(self, bounds(max_pending or {}), self._chain)
         self._open: Opened | None = None
         self._openings = 0
         self._opening = asyncio.Lock()
@@ -115,31 +119,21 @@ class App(Registry, Generic[State]):
                 inserted in its transaction. Default: the connection the calls were made with, if it is one.
 
         Raises:
-            UsageError: The calls were made with different connections, or belong to another App.
+            UsageError: The calls were made with different connections, belong to another App, or debounce without
+                a delay.
             AppNotOpen: No connection was given and the App is not open.
             RowRefused: PostgreSQL cannot store one of them.
+            UniqueKeyHeld: Another transaction has written one of their unique keys, and does not end.
+            QueueFull: A queue has as many ready jobs as `max_pending` allows.
             StoreUnavailable: PostgreSQL did not answer for ten seconds.
             EnqueueUnknown: The answer to the commit was lost, and finished jobs are not kept.
             TypeError: Something is not a call, or connection is of no kind we know.
         """
-        calls = check_calls(self, calls)
-        connection = common_connection(calls, connection)
-        if not calls:
-            return []
-
-        return await self._chain.enqueue(calls, partial(insert_calls, self, self._opened, calls, connection))
+        return await self._producer.many(calls, connection)
 
     async def enqueue_one(self, call: Call[Any]) -> JobHandle[Any]:
         """Enqueue one call; `task.enqueue(…)` is the typed way to say it."""
-        if call.connection is not None or call.once:
-            [handle] = await self.enqueue_many([call], connection=call.connection)
-            return handle
-        if not self._chain.around_enqueue:
-            [handle] = await gather_call(self, self._opened, call)
-        else:
-            [handle] = await self._chain.enqueue([call], partial(gather_call, self, self._opened, call))
-
-        return handle
+        return await self._producer.one(call)
 
     def handle(self, job_id: UUID) -> JobHandle[Any]:
         """Make a handle on any job from its id."""
@@ -236,7 +230,7 @@ class App(Registry, Generic[State]):
 
     def _equip(self, make_slots: Callable[[], slots.Slots]) -> Equipment:
         self.import_tasks()
-        database = self._opened("start a worker").database
+        database = self.supply("start a worker").database
 
         return Equipment(
             connect=database.connect,
@@ -361,17 +355,28 @@ class App(Registry, Generic[State]):
 
     def store(self, doing: str) -> Jobs:
         """Return the store of the opened App; handles use it."""
-        return self._opened(doing).jobs
+        return self.supply(doing).jobs
 
     async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None:
         """Wait until a job is final; handles use it."""
-        return await self._opened("wait for a result").results.wait(job_id, seconds)
+        return await self.supply("wait for a result").results.wait(job_id, seconds)
 
     def watch(self, job_id: UUID) -> AsyncGenerator[Progress, None]:
         """Give how far a job is, until it has ended; handles use it."""
-        return self._opened("watch a job").watch.updates(job_id)
+        return self.supply("watch a job").watch.updates(job_id)
 
-    def _opened(self, doing: str) -> Opened:
+    @property
+    def is_open(self) -> bool:
+        """Whether the App is open."""
+        return self._open is not None
+
+    def supply(self, doing: str) -> Opened:
+        """Return the connections of the opened App.
+
+        Raises:
+            AppNotOpen: It is not open.
+            WrongLoop: It is open in another event loop.
+        """
         if self._open is None:
             raise AppNotOpen(doing)
         self._open.check_loop()

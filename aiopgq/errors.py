@@ -20,7 +20,9 @@
     ├── StoreError              PostgreSQL did not do it; the reason is __cause__
     │   ├── StoreUnavailable        no answer in time; safe to repeat with the same id
     │   ├── RowRefused              PostgreSQL cannot store a row of ours
-    │   └── EnqueueUnknown          whether the job was committed cannot be known
+    │   ├── EnqueueUnknown          whether the job was committed cannot be known
+    │   └── UniqueKeyHeld           another transaction has written the key of the job, and does not end
+    ├── QueueFull               a queue has as many ready jobs as `max_pending` allows
     └── JobError                about one job
         ├── JobFailed               it is a dead letter
         ├── JobCancelled            it was cancelled
@@ -33,6 +35,7 @@ Facts are fields; each message says what happened and what to do.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -51,6 +54,7 @@ __all__ = [
     "NoCurrentJob",
     "NoState",
     "NotYetCommitted",
+    "QueueFull",
     "ResultNotKept",
     "ResultTimeout",
     "RowRefused",
@@ -63,6 +67,7 @@ __all__ = [
     "StoreUnavailable",
     "TaskNameTaken",
     "TaskNotIncluded",
+    "UniqueKeyHeld",
     "UsageError",
     "WrongLoop",
 ]
@@ -102,9 +107,7 @@ class ArgumentError(UsageError, TypeError):
     """
 
     def __init__(self, task: str, parameter: str | None, reason: str) -> None:
-        self.task = task
-        self.parameter = parameter
-        self.reason = reason
+        self.task, self.parameter, self.reason = task, parameter, reason
         where = f", parameter {parameter!r}" if parameter else ""
         super().__init__(f"Task {task!r}{where}: {reason.removesuffix('.')}.")
 
@@ -126,8 +129,7 @@ class WrongLoop(UsageError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This App was opened in another event loop. Open one App per loop: "
-            "`async with jobs:` inside the coroutine that uses it."
+            "This App was opened in another event loop. Open one per loop: `async with jobs:` where it is used."
         )
 
 
@@ -135,13 +137,10 @@ class TaskNotIncluded(UsageError, LookupError):
     """A Router's task was used before an App included the router, or no such task is known."""
 
     def __init__(self, task: str, closest: str | None = None) -> None:
-        self.task = task
-        self.closest = closest
-        what_to_do = (
-            f"Did you mean {closest!r}? A name is complete with its module or prefix."
-            if closest
-            else "Call `jobs.include(router)` first, or import the module that defines the task."
-        )
+        self.task, self.closest = task, closest
+        what_to_do = "Call `jobs.include(router)` first, or import the module that defines the task."
+        if closest:
+            what_to_do = f"Did you mean {closest!r}? A name is complete with its module or prefix."
         super().__init__(f"Task {task!r} belongs to no App. {what_to_do}")
 
 
@@ -149,8 +148,7 @@ class TaskNameTaken(UsageError, ValueError):
     """Two functions want one task name."""
 
     def __init__(self, task: str, first_defined_at: str) -> None:
-        self.task = task
-        self.first_defined_at = first_defined_at
+        self.task, self.first_defined_at = task, first_defined_at
         super().__init__(
             f"Task name {task!r} is taken by {first_defined_at}. "
             "Give one of them another name with `@jobs.task(name=…)`."
@@ -208,8 +206,7 @@ class ConfigError(UsageError, ValueError):
     """
 
     def __init__(self, setting: str, reason: str) -> None:
-        self.setting = setting
-        self.reason = reason
+        self.setting, self.reason = setting, reason
         super().__init__(f"{setting}: {reason.removesuffix('.')}.")
 
 
@@ -234,9 +231,7 @@ class SchemaBehind(SchemaError):
     """The schema is older than this version runs on."""
 
     def __init__(self, schema: str, found: int, needed: int) -> None:
-        self.schema = schema
-        self.found = found
-        self.needed = needed
+        self.schema, self.found, self.needed = schema, found, needed
         super().__init__(
             f"Schema {schema!r} is at migration {found}, this version needs {needed}. Run `python -m aiopgq migrate`."
         )
@@ -246,9 +241,7 @@ class SchemaAhead(SchemaError):
     """The schema is so new that this version may not run on it."""
 
     def __init__(self, schema: str, found: int, known: int) -> None:
-        self.schema = schema
-        self.found = found
-        self.known = known
+        self.schema, self.found, self.known = schema, found, known
         super().__init__(
             f"Schema {schema!r} is at migration {found} and no longer serves versions that know only "
             f"{known}. Upgrade aiopgq: `pip install --upgrade aiopgq`."
@@ -259,10 +252,8 @@ class MigrationChanged(SchemaError):
     """An applied migration differs from the one shipped."""
 
     def __init__(self, schema: str, number: int, recorded: str, found: str) -> None:
-        self.schema = schema
-        self.number = number
-        self.recorded = recorded
-        self.found = found
+        self.schema, self.number = schema, number
+        self.recorded, self.found = recorded, found
         super().__init__(
             f"Migration {number} was applied to schema {schema!r} with checksum {recorded[:12]}, "
             f"this installation holds {found[:12]}. Reinstall the version that was applied; "
@@ -284,8 +275,7 @@ class StoreUnavailable(StoreError):
     """
 
     def __init__(self, doing: str, id: UUID | None = None) -> None:  # noqa: A002  # the fact is a job's `id`
-        self.doing = doing
-        self.id = id
+        self.doing, self.id = doing, id
         again = f" Repeat it with `.options(id=UUID({str(id)!r}))`; it cannot be enqueued twice." if id else ""
         super().__init__(f"PostgreSQL cannot be reached or does not answer: {doing}.{again}")
 
@@ -298,9 +288,7 @@ class RowRefused(StoreError):
     """
 
     def __init__(self, doing: str, sqlstate: str, detail: str) -> None:
-        self.doing = doing
-        self.sqlstate = sqlstate
-        self.detail = detail
+        self.doing, self.sqlstate, self.detail = doing, sqlstate, detail
         super().__init__(f"PostgreSQL refused to {doing} ({sqlstate}): {detail}. Nothing of it was written.")
 
 
@@ -312,6 +300,30 @@ class EnqueueUnknown(StoreError):
         super().__init__(
             f"Job {id} may or may not have been enqueued: the connection was lost at commit and finished jobs "
             "are not kept (retention 0). Set a retention, or enqueue it again if running twice is harmless."
+        )
+
+
+class UniqueKeyHeld(StoreError):
+    """Another transaction has written the unique key. Nothing was enqueued."""
+
+    def __init__(
+        self, task: str, key: str, pid: int | None, application_name: str | None, since: datetime | None
+    ) -> None:
+        self.task, self.key, self.pid, self.application_name, self.since = task, key, pid, application_name, since
+        facts = {"pid": pid, "application_name": application_name, "since": since}
+        who = ", ".join(f"{name} {fact}" for name, fact in facts.items() if fact is not None) or "nobody can tell whose"
+        super().__init__(
+            f"Task {task!r}: unique key {key!r} is written by a transaction that did not end in time ({who}). End it."
+        )
+
+
+class QueueFull(AiopgqError):
+    """A queue has as many ready jobs as `max_pending` of the App allows. Nothing was enqueued."""
+
+    def __init__(self, queue: str, pending: int, max_pending: int) -> None:
+        self.queue, self.pending, self.max_pending = queue, pending, max_pending
+        super().__init__(
+            f"Queue {queue!r} is full: {pending} jobs are ready, max_pending is {max_pending}. Enqueue later."
         )
 
 
@@ -357,10 +369,8 @@ class JobNotFound(JobError, LookupError):
     """There is no such job, or it is no longer kept."""
 
     def __init__(self, job_id: UUID) -> None:
-        super().__init__(
-            job_id,
-            f"Job {job_id} is not in the database: never committed, or done and past its retention.",
-        )
+        message = f"Job {job_id} is not in the database: never committed, or done and past its retention."
+        super().__init__(job_id, message)
 
 
 class ResultNotKept(JobError):
@@ -374,8 +384,7 @@ class ResultTimeout(JobError, TimeoutError):
     """The job was not done in the time given to `result()`."""
 
     def __init__(self, job_id: UUID, timeout: float, status: str) -> None:
-        self.timeout = timeout
-        self.status = status
+        self.timeout, self.status = timeout, status
         super().__init__(
             job_id,
             f"Job {job_id} is {status} after {timeout:g} s. Wait longer with result(timeout=…), "

@@ -38,16 +38,25 @@ class JobHandle(Generic[R_co]):
 
     Attributes:
         id: The job's id; with it, any process can make the same handle again.
-        existing: The job was there before: enqueuing it with this id changed nothing.
+        existing: The job was there before, with this id or with the unique key of the call.
+        dropped: There is no job: its queue was full, and drops what is too much.
     """
 
-    __slots__ = ("_codec", "_connection", "_home", "existing", "id")
+    __slots__ = ("_codec", "_connection", "_home", "dropped", "existing", "id")
 
     def __init__(
-        self, home: Home, job_id: UUID, codec: Codec | None, *, existing: bool = False, connection: Any = None
+        self,
+        home: Home,
+        job_id: UUID,
+        codec: Codec | None,
+        *,
+        existing: bool = False,
+        dropped: bool = False,
+        connection: Any = None,
     ) -> None:
         self.id = options.identity("handle(…)", job_id)
         self.existing = existing
+        self.dropped = dropped
         self._home = home
         self._codec = codec
         self._connection = connection

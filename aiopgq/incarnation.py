@@ -107,6 +107,11 @@ class Incarnation:
         return self._answered and self._line.waits_for < _UNANSWERED
 
     @property
+    def may_start(self) -> bool:
+        """Whether what it has claimed may begin to run."""
+        return not self._ending and self.pulse.holds
+
+    @property
     def _ending(self) -> bool:
         return self._stopping.is_set() or self._drained.is_set() or self.lost is not None
 
@@ -170,7 +175,7 @@ class Incarnation:
             try:
                 if await self._look(sweep=sweep):
                     sweep = False
-                elif self._manners.burst and not self._workshop.running:
+                elif self._manners.burst and not self._workshop.unfinished:
                     if sweep and not self._workshop.unsettled:
                         return
                     # What is being written may come back at once, as a retry without delay does.
@@ -213,8 +218,9 @@ class Incarnation:
         await self._line.close()
 
     async def _look(self, *, sweep: bool) -> bool:
-        """Claim for every group of queues with free slots; True if there was work, no slot for it, or no time."""
-        groups = self._equipment.slots.groups()
+        """Claim for every group of queues with room; True if there was work, no room for it, or no time."""
+        prefetch = self._workshop.prefetch
+        groups = prefetch.groups()
         if not groups or self._workshop.unsettled > max(_FEWEST_UNSETTLED, 2 * self._equipment.slots.total):
             await self.sleeper.pause()
             return True
@@ -223,9 +229,11 @@ class Incarnation:
             self.sleeper.looking()
             found = 0
             for group in groups:
-                for job in await self._claimer.claim(group, sweep=sweep):
-                    found += 1
-                    self._workshop.accept(job, runs=not self._ending and self.pulse.holds)
+                jobs = await self._claimer.claim(group, sweep=sweep)
+                prefetch.found(group, jobs)
+                found += len(jobs)
+                for job in jobs:
+                    self._workshop.accept(job, runs=self.may_start)
             if 0 < found <= _FEW:
                 # A few begin before the next claim is sent; while many begin, it is under way.
                 await asyncio.sleep(0)
@@ -257,6 +265,7 @@ class Incarnation:
         self.lost = reason
         log.error("worker %s has lost its lease: %s; its jobs are cancelled here", self.identity.name, reason)
         # Now, not when somebody looks: others may have begun to run these jobs.
+        self._workshop.release_waiting()
         self._workshop.runner.stop_all("lease")
         self._over.set()
         self.sleeper.nudge()

@@ -1,9 +1,9 @@
 """Looks and mends: what the CLI and a dashboard are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from aiopgq._store.jobs import Filters, Jobs
@@ -15,7 +15,7 @@ from aiopgq._words.schedule import ScheduleInfo
 from aiopgq._words.workers import WorkerInfo
 from aiopgq.errors import JobNotFound, ScheduleNotFound
 
-__all__ = ["Count", "Inspector"]
+__all__ = ["Count", "Inspector", "Replayed"]
 
 _ALL: Final = 2**31 - 1
 _BATCH: Final = 1000
@@ -29,6 +29,18 @@ class Count:
     task: str
     status: str
     jobs: int
+
+
+class Replayed(NamedTuple):
+    """What became of dead letters that were to be replayed.
+
+    Attributes:
+        jobs: How many are pending again.
+        left: Those that were left, and the unfinished job that has the unique key of each.
+    """
+
+    jobs: int
+    left: Mapping[UUID, UUID]
 
 
 class Inspector:
@@ -126,16 +138,23 @@ class Inspector:
         filters = Filters(task=task, queue=queue, error=error, before=before)
         return await self._jobs.dead_ids(ids, filters, _ALL if limit is None else limit)
 
-    async def replay(self, ids: Sequence[UUID]) -> int:
-        """Make dead letters pending again, with all their attempts and their history; return how many.
+    async def replay(self, ids: Sequence[UUID]) -> Replayed:
+        """Make dead letters pending again, with all their attempts and their history.
 
-        Those that are no dead letters (any more) are passed over, so replaying twice runs once. Each thousand
-        is a transaction.
+        Those that are no dead letters (any more) are passed over, so replaying twice runs once. One whose unique
+        key another job has meanwhile stays a dead letter. Each thousand is a transaction.
 
         Raises:
             StoreUnavailable: PostgreSQL did not answer.
         """
-        return sum([len(await self._jobs.replay(ids[at : at + _BATCH])) for at in range(0, len(ids), _BATCH)])
+        jobs, left = 0, {}
+        for at in range(0, len(ids), _BATCH):
+            found = await self._jobs.replay(ids[at : at + _BATCH])
+            keyed = {job_id: by for job_id, by in found.items() if by is not None}
+            jobs += len(found) - len(keyed)
+            left.update(keyed)
+
+        return Replayed(jobs, left)
 
     async def purge(self, ids: Sequence[UUID]) -> int:
         """Delete dead letters for good; return how many. Each thousand is a transaction.

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
-from uuid import UUID
+from typing import Final
 
 import anyio.to_thread
 
@@ -17,17 +16,16 @@ from aiopgq._flow.results import Results
 from aiopgq._flow.watch import Watch
 from aiopgq._store.connection import ConnectFactory, ConnectSettings, Line, Lines
 from aiopgq._store.dsn import EMBEDDED, find_dsn, masked, normal
-from aiopgq._store.jobs import Jobs, enqueue_foreign
+from aiopgq._store.jobs import Jobs
 from aiopgq._store.pooler import check_pooler
 from aiopgq._store.schema import check_schema
 from aiopgq._store.trouble import StatementLost
 from aiopgq._words.job import NewJob
-from aiopgq.call import Call
+from aiopgq._words.unique import Standing
 from aiopgq.embedded import EmbeddedServer
 from aiopgq.errors import AppNotOpen, ConfigError, WrongLoop
-from aiopgq.handle import Home, JobHandle
 
-__all__ = ["DatabaseSettings", "Opened", "gather_call", "insert_calls"]
+__all__ = ["DatabaseSettings", "Opened"]
 
 log = logging.getLogger("aiopgq")
 
@@ -109,7 +107,7 @@ class Opened:
     def __init__(self, database: Database, *, keep: bool) -> None:
         self.database = database
         self._loop = asyncio.get_running_loop()
-        self._inserting: set[asyncio.Future[set[UUID]]] = set()
+        self._inserting: set[asyncio.Future[list[Standing]]] = set()
         self._lines = Lines(database.connect, "app", _LINES)
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
         self.jobs = Jobs(self._lines)
@@ -162,7 +160,7 @@ class Opened:
         if here is not self._loop:
             raise WrongLoop
 
-    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> set[UUID]:
+    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]:
         """Insert a batch in one transaction; closing waits for it. See `aiopgq._flow.enqueue.insert`."""
         inserting = asyncio.ensure_future(insert(self.jobs, batch, once=once, keep=keep))
         self._inserting.add(inserting)
@@ -180,45 +178,3 @@ class Opened:
         await self._lines.close()
         await self._enqueueing.close()
         self.database.release()
-
-
-class _Home(Home, Protocol):
-    @property
-    def schema(self) -> str: ...
-
-
-async def insert_calls(
-    home: _Home, opened: Callable[[str], Opened], calls: Sequence[Call[Any]], connection: Any
-) -> list[JobHandle[Any]]:
-    """Enqueue calls in one transaction: that of the connection given, or one of the App's own.
-
-    Raises:
-        AppNotOpen: No connection was given and the App is not open.
-        StoreError: PostgreSQL refused, or did not answer.
-    """
-    batch = [call.job for call in calls]
-    once = any(call.once for call in calls) or len({job.id for job in batch}) < len(batch)
-    for call in calls:
-        # Whoever enqueues the same calls again, after a lost answer say, gets the same jobs.
-        call.once = True
-    if connection is not None:
-        new = await enqueue_foreign(connection, home.schema, batch, once=once)
-    else:
-        new = await opened("enqueue jobs").insert(batch, once=once, keep=home.keeps_results)
-
-    return [
-        JobHandle(home, call.job.id, call.definition.codec, existing=call.job.id not in new, connection=connection)
-        for call in calls
-    ]
-
-
-async def gather_call(home: Home, opened: Callable[[str], Opened], call: Call[Any]) -> list[JobHandle[Any]]:
-    """Enqueue a call together with those of other coroutines.
-
-    Raises:
-        AppNotOpen: The App is not open.
-        StoreError: PostgreSQL refused, or did not answer.
-    """
-    await opened("enqueue a job").batcher.add(call.job)
-
-    return [JobHandle(home, call.job.id, call.definition.codec)]

@@ -1,10 +1,8 @@
 """Declaring tasks and calling them: the typed face of a task, and routers for reusable packages."""
 
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
-from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -18,7 +16,8 @@ from aiopgq._words.clock import uuid7
 from aiopgq._words.job import NewJob
 from aiopgq._words.options import UNSET, JobOptions, Unset
 from aiopgq._words.outcome import Outcome
-from aiopgq._words.task import TaskDefinition, define, where_defined
+from aiopgq._words.task import TaskDefinition, default_name, define, where_defined
+from aiopgq._words.unique import Unique, uniqueness
 from aiopgq.call import Call
 from aiopgq.errors import ArgumentError, ConfigError, TaskNameTaken, TaskNotIncluded, UsageError
 from aiopgq.handle import Home, JobHandle
@@ -65,6 +64,8 @@ class Enqueuer(Generic[P, X_co]):
             TaskNotIncluded: The task belongs to a Router that no App includes.
             AppNotOpen: No connection was given and the App is not open.
             RowRefused: PostgreSQL cannot store it.
+            UniqueKeyHeld: Another transaction has written its unique key, and does not end.
+            QueueFull: The queue has as many ready jobs as `max_pending` allows.
             StoreUnavailable: PostgreSQL did not answer for ten seconds; safe to repeat with the same id.
             EnqueueUnknown: The answer to the commit was lost, and finished jobs are not kept.
 
@@ -119,6 +120,7 @@ class Enqueuer(Generic[P, X_co]):
         headers: Mapping[str, str] | None = None,
         id: UUID | None = None,  # noqa: A002  # the option is named after the column
         connection: Any = None,
+        unique: str | Unique | Unset | None = UNSET,
     ) -> "Enqueuer[P, X_co]":
         """Set options for one call; what is not given stays as the task says.
 
@@ -133,6 +135,7 @@ class Enqueuer(Generic[P, X_co]):
             id: The job's id. Enqueuing an id that is already known changes nothing and gives its handle.
             connection: An asyncpg Connection or a SQLAlchemy AsyncSession or AsyncConnection: the row is
                 inserted in its transaction.
+            unique: The call's unique key (`"args"` makes it of the arguments), or a Unique; None for none.
 
         Raises:
             ArgumentError: An option cannot be used.
@@ -153,6 +156,9 @@ class Enqueuer(Generic[P, X_co]):
                 else options.seconds("timeout", timeout),
                 headers=None if headers is None else options.headers("headers", headers),
                 id=None if id is None else options.identity("id", id),
+                unique=unique
+                if unique is None or isinstance(unique, Unset)
+                else uniqueness(unique, self._task.uniqueness(self._options)),
             )
         except ConfigError as error:
             raise ArgumentError(name, error.setting, error.reason) from None
@@ -195,6 +201,10 @@ class TaskCore:
             raise TaskNotIncluded(self.definition.name)
         return self._home
 
+    def uniqueness(self, chosen: JobOptions) -> Unique | None:
+        """Return what the keys of its jobs are made of."""
+        return self.definition.unique if isinstance(chosen.unique, Unset) else chosen.unique
+
     def make(self, chosen: JobOptions, connection: Any, args: Any, kwargs: Any) -> Call[Any]:
         """Check and encode a call; nothing is sent."""
         definition = self.definition
@@ -213,6 +223,8 @@ class TaskCore:
             timeout=None if isinstance(timeout, Unset) else timeout or 0.0,
             headers=msgspec.json.encode(chosen.headers).decode() if chosen.headers else None,
         )
+        if (unique := self.uniqueness(chosen)) is not None:
+            job.unique = unique.of(definition.name, definition.function, encoded, args, kwargs)
 
         return Call(self.home(), definition, job, connection, once=chosen.id is not None)
 
@@ -291,6 +303,7 @@ class Declares(DeclaresSchedules):
         backoff: BackoffPolicy | None = None,
         fail_on: tuple[type[BaseException], ...] = (),
         transactional: bool = False,
+        unique: str | Callable[..., str] | Unique | None = None,
     ) -> _Decorator: ...
     def task(  # type: ignore[misc]  # the overloads say it precisely, the implementation loosely
         self,
@@ -306,6 +319,7 @@ class Declares(DeclaresSchedules):
         backoff: BackoffPolicy | None = None,
         fail_on: tuple[type[BaseException], ...] = (),
         transactional: bool = False,
+        unique: str | Callable[..., str] | Unique | None = None,
     ) -> Any:
         """Declare a function as a task; usable bare.
 
@@ -323,6 +337,7 @@ class Declares(DeclaresSchedules):
             backoff: A Backoff, or a function from a Failure to seconds, a timedelta, or None to give up.
             fail_on: Exceptions that make the job a dead letter at once.
             transactional: Run it inside a transaction, `current_job().connection`, in which its job is settled.
+            unique: One unfinished job a key: `"args"`, a function of the parameters, a key, or a Unique.
 
         Raises:
             ConfigError: An option cannot be used, or the function cannot be a task.
@@ -348,6 +363,7 @@ class Declares(DeclaresSchedules):
                 backoff=backoff,
                 fail_on=fail_on,
                 transactional=transactional,
+                unique=unique,
             )
             core = TaskCore(definition)
             self._declare(core)
@@ -376,16 +392,3 @@ class Router(Declares):
             if taken := names & {other.definition.name, *other.definition.aliases}:
                 raise TaskNameTaken(min(taken), where_defined(other.definition.function))
         self.cores.append(core)
-
-
-def default_name(function: Callable[..., Any]) -> str:
-    """Name a task after its module and function; a module run as `__main__` goes by its real name."""
-    module = getattr(function, "__module__", None) or "?"
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        module = spec.name if spec is not None else Path(getattr(main, "__file__", None) or "__main__").stem
-        module = module.removesuffix(".__main__")
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-
-    return f"{module}.{name.replace('<locals>.', '')}"

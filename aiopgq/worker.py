@@ -221,7 +221,7 @@ class Worker:
     async def _work(self) -> None:
         assert self._ready is not None  # noqa: S101  # set by __aenter__
         equipment = self._equip()
-        workshop = self._workshop = Workshop(equipment, self._manners, self._nudge, self._myself)
+        workshop = self._workshop = Workshop(equipment, self._manners, self._nudge, self._myself, self._may_start)
         try:
             async with equipment.state():
                 await self._live(equipment, workshop, self._ready)
@@ -262,6 +262,7 @@ class Worker:
                 finally:
                     with anyio.CancelScope(shield=True):
                         if self._drained.is_set():
+                            workshop.release_waiting()
                             # Nobody is in a hurry: what runs may take the time it needs, until we are stopped.
                             await first_of(workshop.runner.done(None), self._stopping.wait())
                         await workshop.finish(self._hurry, incarnation.give_back)
@@ -296,6 +297,9 @@ class Worker:
 
     def _myself(self) -> UUID | None:
         return None if self._incarnation is None else self._incarnation.identity.id
+
+    def _may_start(self) -> bool:
+        return self._incarnation is not None and self._incarnation.may_start
 
     def health(self) -> Health:
         """Say how the worker is; safe to call at any time, asks nobody.

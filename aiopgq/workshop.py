@@ -27,6 +27,7 @@ from aiopgq._store.workers import Workers
 from aiopgq._words.clock import monotonic
 from aiopgq._words.conclusion import release, replace_unstorable
 from aiopgq._words.job import ClaimedJob, Settlement
+from aiopgq._words.prefetch import TICK, Prefetch
 from aiopgq.equipment import Equipment, Manners
 
 __all__ = ["Workshop", "first_of"]
@@ -47,19 +48,27 @@ class Workshop:
         manners: How the worker behaves.
         nudge: Called when the claimer should look again.
         incarnation: Gives the id under which the worker claims just now.
+        may_start: Tells whether claimed jobs may begin: the worker is not told to stop, and its lease holds.
 
     Attributes:
         lines: Its connections.
+        prefetch: The jobs that wait for a slot.
         ended: How many runs ended with each kind of settlement.
         left_behind: After the end: jobs whose handlers ignored cancellation, and outcomes not written.
     """
 
     def __init__(
-        self, equipment: Equipment, manners: Manners, nudge: Callable[[], None], incarnation: Callable[[], UUID | None]
+        self,
+        equipment: Equipment,
+        manners: Manners,
+        nudge: Callable[[], None],
+        incarnation: Callable[[], UUID | None],
+        may_start: Callable[[], bool],
     ) -> None:
         self._slots = equipment.slots
         self._manners = manners
         self._nudge = nudge
+        self._may_start = may_start
         self.lines = [Line(equipment.connect, purpose) for purpose in ("settle", "beside")]
         settling, beside = (Jobs(line) for line in self.lines)
         keep = equipment.retention > 0
@@ -80,6 +89,15 @@ class Workshop:
             max_result_bytes=equipment.max_result_bytes,
             job_log=manners.job_log,
         )
+        tasks = equipment.tasks
+        self.prefetch = Prefetch(
+            self._slots,
+            {task.queue for task in tasks.values() if not task.may_wait},
+            # If the worker dies a job has spent its attempt, begun or not: the last one is not put at risk.
+            lambda job: tasks[job.task].may_wait and job.attempts < job.max_attempts,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._ticking: asyncio.TimerHandle | None = None
         self._reporter = Reporter(beside, self.runner.running, self.cancel)
         self.upkeep = Upkeep(beside, Workers(self.lines[1]), list(equipment.tasks), equipment.retention)
         self.ticker = Ticker(Schedules(self.lines[1]), equipment.schedules)
@@ -99,6 +117,11 @@ class Workshop:
     def running(self) -> int:
         """How many jobs run."""
         return len(self.runner.running)
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs run or wait for a slot."""
+        return self.running + len(self.prefetch)
 
     @property
     def unsettled(self) -> int:
@@ -127,19 +150,36 @@ class Workshop:
             await line.close()
 
     def accept(self, job: ClaimedJob, *, runs: bool) -> None:
-        """Take a claimed job: start it, or release it if it may not run or no slot is free."""
-        # A claim whose answer came late may find its slots taken.
+        """Take a claimed job: start it, let it wait for a slot, or release it if it may do neither."""
         if runs and self._slots.take(job.queue):
             self.runner.start(job)
             if self._teller is not None and self.runner.runs(job):
                 self._teller.started(job)
+        # A claim whose answer came late may find its slots taken.
+        elif runs and self.prefetch.add(job):
+            if self._ticking is None:
+                self._ticking = self._loop.call_later(TICK, self._tick)
         else:
             self._settler.add(release(job))
 
+    def release_waiting(self) -> None:
+        """Give back the jobs that wait for a slot."""
+        for job in self.prefetch.clear():
+            self._settler.add(release(job))
+
     def cancel(self, job_id: UUID) -> None:
-        """Ask a run to end because somebody wants its job cancelled."""
+        """Ask a run to end because somebody wants its job cancelled; one that waits is released, which cancels it."""
         if (run := self.runner.running.get(job_id)) is not None:
             self.runner.stop(run, "cancel")
+        elif (job := self.prefetch.remove(job_id)) is not None:
+            self._settler.add(release(job))
+
+    def _tick(self) -> None:
+        self._ticking = None
+        for job in self.prefetch.tick():
+            self._settler.add(release(job))
+        if len(self.prefetch):
+            self._ticking = self._loop.call_later(TICK, self._tick)
 
     async def settled(self, within: float) -> bool:
         """Wait until every outcome is written, so many seconds at most; tell whether that came true."""
@@ -166,6 +206,7 @@ class Workshop:
             hurry: Set when running jobs get no grace.
             give_back: Releases what claims took whose answer was lost.
         """
+        self.release_waiting()
         if self.running:
             log.info("stopping: %d jobs may run for %g s more", self.running, self._manners.shutdown_grace)
         await first_of(self.runner.done(self._manners.shutdown_grace), hurry.wait())
@@ -184,14 +225,21 @@ class Workshop:
                 self.unsettled,
             )
 
-    def _finished(self, settlement: Settlement) -> None:
+    def _finished(self, settlement: Settlement, seconds: float) -> None:
         self.ended[settlement.kind] += 1
         if not settlement.settled:
             self._settler.add(settlement)
         elif self._teller is not None:
             self._teller.ended(settlement)
-        # Jobs may be waiting for this very slot; a burst wants to know when all is done.
-        if self._slots.give_back(settlement.job.queue) or self._manners.burst:
+        queue = settlement.job.queue
+        self.prefetch.ran(settlement.job, seconds)
+        none_was_free = self._slots.give_back(queue)
+        if (waiting := self.prefetch.next(queue)) is not None:
+            self.accept(waiting, runs=self._may_start())
+            if self.prefetch.is_low(queue):
+                self._nudge()
+        # Jobs may be in line for this very slot; a burst wants to know when all is done.
+        elif none_was_free or (self._manners.burst and not self.running):
             self._nudge()
 
     def _refused(self, unstorable: Settlement, error: Exception) -> Settlement:

@@ -45,6 +45,7 @@ CREATE TABLE aiopgq.jobs (
     CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (timeout BETWEEN '0' AND '36500 days'),
     CONSTRAINT queue_has_1_to_200_bytes CHECK (octet_length(queue) BETWEEN 1 AND 200),
     CONSTRAINT task_has_1_to_200_bytes CHECK (octet_length(task) BETWEEN 1 AND 200),
+    CONSTRAINT unique_key_has_1_to_1000_bytes CHECK (octet_length(unique_key) BETWEEN 1 AND 1000),
     CONSTRAINT args_is_an_object CHECK (jsonb_typeof(args) = 'object'),
     CONSTRAINT headers_is_an_object CHECK (jsonb_typeof(headers) = 'object'),
     CONSTRAINT max_attempts_is_at_least_one CHECK (max_attempts >= 1),
@@ -74,7 +75,7 @@ CREATE INDEX jobs_line ON aiopgq.jobs (queue, priority DESC, place)
 CREATE INDEX jobs_due ON aiopgq.jobs (run_at)
     WHERE status = 'pending' AND held IS NULL AND place IS NULL;
 CREATE INDEX jobs_worker ON aiopgq.jobs (worker_id) WHERE worker_id IS NOT NULL;
-CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs (unique_key) WHERE unique_key IS NOT NULL;
+CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs (unique_key, task) WHERE unique_key IS NOT NULL;
 CREATE INDEX jobs_held ON aiopgq.jobs (held, task) WHERE held IS NOT NULL;
 
 CREATE TABLE aiopgq.archive (

@@ -87,18 +87,48 @@ COMMENT ON FUNCTION aiopgq.enqueue_jobs_once IS
 CREATE FUNCTION aiopgq.enqueue(
     p_task text, p_args jsonb DEFAULT '{}', p_queue text DEFAULT 'default', p_priority integer DEFAULT 100,
     p_delay interval DEFAULT NULL, p_run_at timestamptz DEFAULT NULL, p_max_attempts integer DEFAULT 12,
-    p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT gen_random_uuid()
+    p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT gen_random_uuid(),
+    p_unique_key text DEFAULT NULL, p_on_conflict text DEFAULT 'skip', p_unique_for interval DEFAULT NULL,
+    p_max_delay interval DEFAULT NULL
 ) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    answer record;
 BEGIN
-    PERFORM aiopgq.enqueue_jobs_once(
+    IF p_unique_key IS NULL THEN
+        PERFORM aiopgq.enqueue_jobs_once(
+            ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],
+            ARRAY[extract(epoch FROM p_delay)::double precision], ARRAY[p_run_at], ARRAY[p_max_attempts],
+            ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text]);
+
+        RETURN p_id;
+    END IF;
+
+    IF p_on_conflict NOT IN ('skip', 'replace', 'debounce') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('p_on_conflict takes skip, replace or debounce, not %L', p_on_conflict);
+    END IF;
+    SELECT e.id, e.verdict, e.writer::jsonb AS writer INTO answer
+    FROM aiopgq.enqueue_unique_jobs(
         ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],
         ARRAY[extract(epoch FROM p_delay)::double precision], ARRAY[p_run_at], ARRAY[p_max_attempts],
-        ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text]);
+        ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text],
+        ARRAY[p_unique_key], ARRAY[p_on_conflict], ARRAY[extract(epoch FROM p_unique_for)::double precision],
+        ARRAY[extract(epoch FROM p_max_delay)::double precision], true) AS e;
+    IF answer.verdict = 'busy' THEN
+        RAISE lock_not_available USING
+            MESSAGE = format('unique key %L of task %L is written by a transaction that did not end within 5 seconds',
+                             p_unique_key, p_task),
+            DETAIL = format('pid %s, application_name %L, since %s', answer.writer->>'pid',
+                            answer.writer->>'application_name', answer.writer->>'since'),
+            HINT = 'End that transaction, or enqueue again later.';
+    END IF;
 
-    RETURN p_id;
+    RETURN answer.id;
 END
 $$;
 COMMENT ON FUNCTION aiopgq.enqueue IS
-    'Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.';
+    'Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a '
+    'p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and '
+    'this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most).';

@@ -39,7 +39,11 @@ BEGIN
             WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
             RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.attempts,
                 j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
-                j.current_stage, j.last_error, j.errors, e.result
+                j.current_stage, j.last_error, j.errors, j.unique_key, j.unique_for, e.result
+        ), held AS (
+            INSERT INTO aiopgq.unique_holds AS h (unique_key, task, id, until)
+            SELECT g.unique_key, g.task, g.id, now_ + g.unique_for FROM gone g WHERE g.unique_for IS NOT NULL AND g.unique_key IS NOT NULL
+            ON CONFLICT (unique_key, task) DO UPDATE SET (id, until) = (excluded.id, excluded.until)
         )
         INSERT INTO aiopgq.archive AS a
             (id, worker_id, run_at, created_at, claimed_at, started_at, completed_at, attempts,
@@ -53,16 +57,24 @@ BEGIN
         RETURNING a.id;
     ELSE
         RETURN QUERY
-        DELETE FROM aiopgq.jobs j
-        USING (SELECT * FROM unnest(p_ids, p_claims) AS e (id, claim_id) ORDER BY e.id) AS e
-        WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
-        RETURNING j.id;
+        WITH gone AS (
+            DELETE FROM aiopgq.jobs j
+            USING (SELECT * FROM unnest(p_ids, p_claims) AS e (id, claim_id) ORDER BY e.id) AS e
+            WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
+            RETURNING j.id, j.task, j.unique_key, j.unique_for
+        ), held AS (
+            INSERT INTO aiopgq.unique_holds AS h (unique_key, task, id, until)
+            SELECT g.unique_key, g.task, g.id, now_ + g.unique_for FROM gone g WHERE g.unique_for IS NOT NULL AND g.unique_key IS NOT NULL
+            ON CONFLICT (unique_key, task) DO UPDATE SET (id, until) = (excluded.id, excluded.until)
+        )
+        SELECT g.id FROM gone g;
     END IF;
     PERFORM aiopgq.tell_waiters(p_ids);
 END
 $$;
 COMMENT ON FUNCTION aiopgq.complete_jobs IS
-    'Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.';
+    'Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours. '
+    'A key that is unique for a period after completion is held from here on.';
 
 CREATE FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_keep boolean)
 RETURNS SETOF uuid
@@ -122,24 +134,27 @@ BEGIN
         WHERE j.id = ANY (ARRAY[e.id]) AND j.claim_id = e.claim_id
         RETURNING j.id, j.worker_id, j.run_at, j.created_at, j.claimed_at, j.started_at, j.timeout, j.attempts,
             j.max_attempts, j.events_count, j.progress, j.priority, j.queue, j.task, j.args, j.headers,
-            j.current_stage, j.errors, j.limit_key, e.reason, e.error
+            j.current_stage, j.errors, j.limit_key, j.unique_key, j.unique_for, e.reason, e.error
     )
     INSERT INTO aiopgq.dead_letters AS d
         (id, worker_id, run_at, created_at, claimed_at, started_at, timeout, attempts, max_attempts,
-         events_count, progress, priority, queue, task, args, headers, current_stage, last_error, errors, limit_key)
+         events_count, progress, priority, queue, task, args, headers, current_stage, last_error, errors, limit_key,
+         unique_key, unique_for)
     SELECT
         g.id, g.worker_id, g.run_at, g.created_at, g.claimed_at, g.started_at, g.timeout, g.attempts, g.max_attempts,
         g.events_count, g.progress, g.priority, g.queue, g.task, g.args, g.headers, g.current_stage, g.reason,
-        aiopgq.append_error(g.errors, g.error::jsonb), g.limit_key
+        aiopgq.append_error(g.errors, g.error::jsonb), g.limit_key, g.unique_key, g.unique_for
     FROM gone g
     -- Only a row inserted by hand has the id of a dead letter; the newer story replaces the older one.
     ON CONFLICT (id) DO UPDATE SET
         (worker_id, run_at, created_at, claimed_at, started_at, failed_at, timeout, attempts, max_attempts,
-         events_count, progress, priority, queue, task, args, headers, current_stage, last_error, errors, limit_key)
+         events_count, progress, priority, queue, task, args, headers, current_stage, last_error, errors, limit_key,
+         unique_key, unique_for)
         = (excluded.worker_id, excluded.run_at, excluded.created_at, excluded.claimed_at, excluded.started_at,
            excluded.failed_at, excluded.timeout, excluded.attempts, excluded.max_attempts, excluded.events_count,
            excluded.progress, excluded.priority, excluded.queue, excluded.task, excluded.args, excluded.headers,
-           excluded.current_stage, excluded.last_error, excluded.errors, excluded.limit_key)
+           excluded.current_stage, excluded.last_error, excluded.errors, excluded.limit_key, excluded.unique_key,
+           excluded.unique_for)
     RETURNING d.id;
     PERFORM aiopgq.tell_waiters(p_ids);
 END
@@ -260,20 +275,29 @@ COMMENT ON FUNCTION aiopgq.cancel_job IS
     'Cancel a job: a pending one at once, a claimed one by asking its worker. '
     'Returns cancelled, requested, finished or not found.';
 
-CREATE FUNCTION aiopgq.replay_dead_letters(p_ids uuid[]) RETURNS SETOF uuid
+CREATE FUNCTION aiopgq.replay_dead_letters(p_ids uuid[]) RETURNS TABLE (id uuid, keyed_by uuid)
 LANGUAGE plpgsql
+SET lock_timeout = '5s'
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
+#variable_conflict use_column
+DECLARE
+    letter aiopgq.dead_letters;
 BEGIN
+    -- Locked first and in order; what was locked by somebody faster is gone.
+    PERFORM 1 FROM (SELECT DISTINCT e.id FROM unnest(p_ids) AS e (id) ORDER BY e.id) AS e
+    JOIN aiopgq.dead_letters d ON d.id = ANY (ARRAY[e.id])
+    FOR UPDATE OF d;
+
     RETURN QUERY
     WITH gone AS (
         DELETE FROM aiopgq.dead_letters d
         USING (SELECT * FROM unnest(p_ids) AS e (id) ORDER BY e.id) AS e
-        WHERE d.id = ANY (ARRAY[e.id])
+        WHERE d.id = ANY (ARRAY[e.id]) AND d.unique_key IS NULL
         RETURNING d.*
     )
     INSERT INTO aiopgq.jobs AS j
@@ -283,8 +307,37 @@ BEGIN
         g.id, g.queue, g.task, g.args, g.priority, clock_timestamp(), g.created_at, nextval('aiopgq.places'),
         g.max_attempts, g.timeout, g.headers, g.last_error, g.errors, g.limit_key
     FROM gone g
-    RETURNING j.id;
+    RETURNING j.id, NULL::uuid;
+
+    -- Keys are written in this order everywhere.
+    FOR letter IN
+        SELECT d.* FROM aiopgq.dead_letters d WHERE d.id = ANY (p_ids) AND d.unique_key IS NOT NULL
+        ORDER BY d.unique_key COLLATE "C", d.task COLLATE "C", d.failed_at
+    LOOP
+        id := letter.id;
+        LOOP
+            INSERT INTO aiopgq.jobs
+                (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers,
+                 last_error, errors, limit_key, unique_key, unique_for)
+            VALUES
+                (letter.id, letter.queue, letter.task, letter.args, letter.priority, clock_timestamp(),
+                 letter.created_at, nextval('aiopgq.places'), letter.max_attempts, letter.timeout, letter.headers,
+                 letter.last_error, letter.errors, letter.limit_key, letter.unique_key, letter.unique_for)
+            ON CONFLICT (unique_key, task) WHERE unique_key IS NOT NULL DO NOTHING;
+            IF FOUND THEN
+                DELETE FROM aiopgq.dead_letters d WHERE d.id = letter.id;
+                keyed_by := NULL;
+                EXIT;
+            END IF;
+            SELECT j.id INTO keyed_by FROM aiopgq.jobs j
+            WHERE j.unique_key = letter.unique_key AND j.task = letter.task;
+            -- Else that job has ended between the two looks.
+            EXIT WHEN FOUND;
+        END LOOP;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION aiopgq.replay_dead_letters IS
-    'Make dead letters pending jobs again, with all their attempts and their history.';
+    'Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its '
+    'unique key, so this one stays a dead letter.';

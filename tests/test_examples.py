@@ -148,6 +148,18 @@ async def test_middleware_carries_a_request_id_and_a_dead_letter_is_told(dsn):
     ]
 
 
+async def test_a_key_has_one_job_and_a_full_queue_says_so(empty_dsn):
+    said = await said_by("unique.py", DATABASE_URL=empty_dsn)
+
+    assert said.splitlines() == [
+        "True True",
+        "replace: user 42: come back, it is nice here",
+        "period: the same job, completed",
+        "debounce: 1 job",
+        "mail: 0 jobs of 3",
+    ]
+
+
 async def test_tasks_share_a_typed_state(dsn):
     assert await said_by("state.py", DATABASE_URL=dsn) == "post@example.org counts some users\n"
 

@@ -17,6 +17,7 @@ from aiopgq._store.trouble import NotSent
 from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import NewJob
+from aiopgq._words.unique import Standing
 from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
 
 __all__ = ["DEADLINE", "Batcher", "insert"]
@@ -155,21 +156,27 @@ def _answer(batch: Sequence[_Call], verdict: Callable[[_Call], Exception | None]
             call.answer.set_exception(error)
 
 
-async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool) -> set[UUID]:
-    """Insert a batch in one transaction, all or none; return the ids that were new.
+async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]:
+    """Insert a batch in one transaction, all or none; return the job that stands for each.
 
     Raises:
         RowRefused: PostgreSQL cannot store one of them; none was inserted.
+        UniqueKeyHeld: Another transaction has written a unique key and does not end; none was inserted.
         StoreUnavailable: Not committed as far as we know, after ten seconds; safe to repeat with the same ids.
         EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
     """
+    keyed = any(job.unique is not None for job in batch)
     deadline = monotonic() + DEADLINE + len(batch) / _SLOWEST
     maybe_committed = False
     trouble: Exception | None = None
     while True:
         try:
             async with asyncio.timeout(deadline - monotonic()):
-                inserted = await jobs.enqueue(batch, once=once or maybe_committed)
+                if keyed:
+                    standings = await jobs.enqueue_unique(batch, once=once or maybe_committed)
+                else:
+                    new = await jobs.enqueue(batch, once=once or maybe_committed)
+                    standings = [Standing(job.id, "new" if job.id in new else "known") for job in batch]
         except (StoreUnavailable, TimeoutError) as error:
             if not isinstance(error, NotSent):
                 if not keep:
@@ -181,4 +188,8 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
             await asyncio.sleep(_PAUSE)
         else:
             # What an unanswered try of ours had inserted is new all the same.
-            return {job.id for job in batch} if maybe_committed and not once else inserted
+            return [_ours(one) for one in standings] if maybe_committed and not once else standings
+
+
+def _ours(standing: Standing) -> Standing:
+    return standing._replace(verdict="new") if standing.verdict == "known" else standing

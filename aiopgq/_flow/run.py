@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from aiopgq._words.clock import monotonic
-from aiopgq._words.conclusion import conclude, inconclusive, postpone
+from aiopgq._words.conclusion import NotBegun, conclude, inconclusive, postpone
 from aiopgq._words.current import Around, CurrentJob, StopReason, entered
 from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.outcome import OUTCOMES
@@ -56,7 +56,7 @@ class Runner:
         tasks: The tasks known, by name and alias.
         worker: The worker's name, for the errors it records.
         threads: How many `def` tasks run at once.
-        finished: Called with each settlement, in the loop, when its run has ended.
+        finished: Called with each settlement, and the seconds its run took, in the loop, when it has ended.
         transacting: Begins and ends the transactions of runs; None where there is no database.
         around: Goes around each run; None if nothing does.
         timed: Say with each settlement how long its run took.
@@ -68,7 +68,7 @@ class Runner:
         tasks: Mapping[str, TaskDefinition],
         worker: str,
         threads: int,
-        finished: Callable[[Settlement], None],
+        finished: Callable[[Settlement, float], None],
         transacting: Transacting | None = None,
         *,
         around: Around | None = None,
@@ -97,7 +97,7 @@ class Runner:
         if job.id in self.running:
             # Somebody took it from the run that still goes on here: two runs of a job never overlap.
             log.warning("job %s is put back: a run that has lost it has not ended yet", job.id)
-            self._finished(postpone(job))
+            self._finished(postpone(job), 0.0)
             return
         definition = self._tasks[job.task]
         run = CurrentJob(job, monotonic(), None if self._transacting is None else self)
@@ -168,6 +168,8 @@ class Runner:
         value: Any = None
         failure: BaseException | None = None
         try:
+            if run.stop_reason in ("shutdown", "lease"):
+                raise NotBegun(0.0)  # noqa: TRY301  # nothing has happened, so nothing is spent
             if run.stop_reason is not None:
                 raise asyncio.CancelledError  # noqa: TRY301  # asked to end before it began
             if self._around is None:
@@ -204,7 +206,8 @@ class Runner:
         # What the handler says by returning keeps its writes; a result that cannot be stored says nothing.
         commits = failure is None and (settlement.kind == "completed" or isinstance(value, OUTCOMES))
         # A task of its own: a cancellation on its way to the handler's does not reach a COMMIT.
-        run.handle = self._loop.create_task(self._end(run, definition, settlement, failure, commits=commits))
+        # It takes its own handle when it begins: one that is cancelled before never begins, and the slot is lost.
+        self._loop.create_task(self._end(run, definition, settlement, failure, commits=commits))
 
     async def _end(
         self,
@@ -217,6 +220,7 @@ class Runner:
     ) -> None:
         """Wait for the end of the transaction that decides what becomes of the job."""
         assert self._transacting is not None  # noqa: S101  # it has begun the transaction
+        run.handle = asyncio.current_task(self._loop)
         transaction = run.transaction
         ended: Settlement | None
 
@@ -250,9 +254,10 @@ class Runner:
         self, run: CurrentJob, settlement: Settlement, failure: BaseException | None, *, tells: bool = True
     ) -> None:
         del self.running[run.id]
+        seconds = monotonic() - run.began
         if self._timed:
-            settlement = settlement._replace(seconds=monotonic() - run.began)
-        self._finished(settlement)
+            settlement = settlement._replace(seconds=seconds)
+        self._finished(settlement, seconds)
         if not self.running:
             self._all_done.set()
             self._unset_alarm()

@@ -66,6 +66,8 @@ class Upkeep:
         """Do one pass."""
         while await self._jobs.free_known(self._tasks, _BATCH) == _BATCH:
             pass
+        while await self._jobs.prune_holds(_BATCH) == _BATCH:
+            pass
         await self._look_for_unserved()
         if self._tables_at is None or monotonic() - self._tables_at > _TABLES_INTERVAL:
             await self._keep_tables()

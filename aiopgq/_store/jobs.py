@@ -13,10 +13,12 @@ import msgspec
 
 from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.foreign import fetch_foreign
+from aiopgq._store.new_rows import columns, given, keyed_columns, standings
 from aiopgq._store.statements import statement
 from aiopgq._store.trouble import NoPartition
 from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement
 from aiopgq._words.progress import Progress
+from aiopgq._words.unique import Standing
 
 __all__ = [
     "Asleep",
@@ -26,22 +28,9 @@ __all__ = [
     "Promotion",
     "Unserved",
     "complete_foreign",
-    "enqueue_foreign",
 ]
 
 EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
-_NEW_JOB_TYPES: Final = (
-    "uuid[]",
-    "text[]",
-    "text[]",
-    "text[]",
-    "smallint[]",
-    "float8[]",
-    "timestamptz[]",
-    "integer[]",
-    "float8[]",
-    "text[]",
-)
 _COMPLETE_TYPES: Final = ("uuid", "uuid", "text", "boolean")
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
@@ -106,8 +95,13 @@ class Jobs:
 
     async def enqueue(self, jobs: Sequence[NewJob], *, once: bool = False) -> set[UUID]:
         """Insert jobs; with `once`, only those that are in none of the tables. Returns the ids inserted."""
-        rows = await self._fetch("enqueue jobs", "enqueue_once" if once else "enqueue", *_columns(jobs))
+        rows = await self._fetch("enqueue jobs", "enqueue_once" if once else "enqueue", *columns(jobs))
         return {row[0] for row in rows}
+
+    async def enqueue_unique(self, jobs: Sequence[NewJob], *, once: bool = False) -> list[Standing]:
+        """Insert jobs of which some have unique keys, all or none. Returns the job that stands for each."""
+        rows = await self._fetch("enqueue jobs", "enqueue_unique", *keyed_columns(jobs, once=once))
+        return standings(jobs, rows)
 
     # wake
 
@@ -188,7 +182,7 @@ class Jobs:
         claims = [one.job.claim_id for one in batch]
         match kind:
             case "completed":
-                results = _given([one.result for one in batch])
+                results = given([one.result for one in batch])
                 rows = await self._fetch("complete jobs", "complete", ids, claims, results, keep)
             case "cancelled":
                 rows = await self._fetch("cancel jobs", "cancel", ids, claims, [one.reason for one in batch], keep)
@@ -227,6 +221,10 @@ class Jobs:
     async def drop_partitions(self, retention: float) -> int:
         """Drop the days of the archive that are past the retention."""
         return await self._upkeep("drop partitions of the archive", "drop_partitions", retention)
+
+    async def prune_holds(self, limit: int) -> int:
+        """Forget unique keys whose period is over."""
+        return await self._upkeep("forget unique keys", "prune_holds", limit)
 
     async def hold_unknown(self, tasks: Sequence[str], limit: int) -> int:
         """Take jobs of tasks nobody knows out of the line."""
@@ -276,6 +274,11 @@ class Jobs:
         """List the pending jobs of a task, given its names; the rows as `sql/enqueued.sql` says."""
         return await self._fetch("list enqueued jobs", "enqueued", tasks)
 
+    async def ready(self, queue: str, limit: int) -> int:
+        """Count the jobs of a queue that are in line, up to a limit."""
+        [row] = await self._fetch("count ready jobs", "count_ready", queue, limit)
+        return int(row[0])
+
     async def counts(self) -> list[tuple[str, str, str, int]]:
         """Count unfinished jobs and dead letters by queue, task and status."""
         return [tuple(row) for row in await self._fetch("count jobs", "job_counts")]
@@ -309,22 +312,13 @@ class Jobs:
         )
         return [row[0] for row in rows]
 
-    async def replay(self, ids: Sequence[UUID]) -> Sequence[UUID]:
-        """Make dead letters pending again. Returns those replayed."""
-        return [row[0] for row in await self._fetch("replay dead letters", "replay", ids)]
+    async def replay(self, ids: Sequence[UUID]) -> dict[UUID, UUID | None]:
+        """Make dead letters pending again. Returns those found; of one that is left, the job that has its key."""
+        return {row[0]: row[1] for row in await self._fetch("replay dead letters", "replay", ids)}
 
     async def purge(self, ids: Sequence[UUID]) -> Sequence[UUID]:
         """Delete dead letters for good. Returns those deleted."""
         return [row[0] for row in await self._fetch("purge dead letters", "purge", ids)]
-
-
-async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], *, once: bool) -> set[UUID]:
-    """Insert jobs in the caller's transaction, on his connection. Returns the ids inserted."""
-    sql = statement("enqueue_once" if once else "enqueue", schema)
-    rows = await fetch_foreign(connection, sql, _NEW_JOB_TYPES, _columns(jobs))
-
-    # The caller's connection may have a codec of its own for uuid.
-    return {UUID(str(row[0])) for row in rows}
 
 
 async def complete_foreign(connection: Any, schema: str, job: ClaimedJob, result: str | None, *, keep: bool) -> bool:
@@ -333,31 +327,6 @@ async def complete_foreign(connection: Any, schema: str, job: ClaimedJob, result
     [row] = await fetch_foreign(connection, sql, _COMPLETE_TYPES, [job.id, job.claim_id, result, keep])
 
     return bool(row[0])
-
-
-def _columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
-    return [
-        [job.id for job in jobs],
-        _shared([job.queue for job in jobs]),
-        _shared([job.task for job in jobs]),
-        [job.args for job in jobs],
-        _shared([job.priority for job in jobs]),
-        _given([job.delay for job in jobs]),
-        _given([job.run_at for job in jobs]),
-        _shared([job.max_attempts for job in jobs]),
-        _given([job.timeout for job in jobs]),
-        _given([job.headers for job in jobs]),
-    ]
-
-
-def _shared(column: list[Any]) -> list[Any]:
-    """Say what all jobs share once: encoding a value costs more than making it did."""
-    return column[:1] if column.count(column[0]) == len(column) else column
-
-
-def _given(column: list[Any]) -> list[Any] | None:
-    """Leave out a column without values: unnest fills it up with NULL."""
-    return column if column.count(None) < len(column) else None
 
 
 def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -18,6 +18,7 @@ __all__ = ["NotBegun", "conclude", "inconclusive", "postpone", "release", "repla
 _POSTPONED: Final = 1.0
 # A job that can neither end nor be buried waits for a person, a day at a time.
 _SET_ASIDE: Final = 86_400.0
+_LOST: Final = "worker lost"
 _REFUSED: Final = "the outcome"
 
 
@@ -141,8 +142,10 @@ def _failed(
     stopped: StopReason | None,
     worker: str,
 ) -> Settlement:
-    if stopped in ("shutdown", "lease"):
+    if stopped == "shutdown":
         return release(job)
+    if stopped == "lease":
+        return _lost(job, worker)
     if stopped == "cancel":
         return Settlement(job, "cancelled", reason="cancelled while it ran")
     if stopped == "timeout":
@@ -158,6 +161,15 @@ def _failed(
     reason += note
 
     return Settlement(job, "pending", reason=reason, error=_entry(job, reason, failure, worker), delay=delay)
+
+
+def _lost(job: ClaimedJob, worker: str) -> Settlement:
+    """Conclude a run that was cut short because its lease was over, as others do who rescue its job: it is spent."""
+    if job.attempts >= job.max_attempts:
+        return _bury(job, _LOST, None, worker)
+    delay = Backoff().delay(job.attempts)
+
+    return Settlement(job, "pending", reason=_LOST, error=_entry(job, _LOST, None, worker), delay=delay)
 
 
 def _ask_backoff(definition: TaskDefinition, job: ClaimedJob, failure: BaseException) -> tuple[float | None, str]:

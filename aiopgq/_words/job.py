@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+from aiopgq._words.unique import UniqueKey
+
 __all__ = [
     "FINAL",
     "ClaimedJob",
@@ -35,6 +37,7 @@ class NewJob:
     max_attempts: int
     timeout: float | None
     headers: str | None
+    unique: UniqueKey | None = None
 
 
 class Lane(NamedTuple):

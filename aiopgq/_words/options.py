@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from aiopgq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aiopgq._words.unique import Unique
 
 __all__ = [
     "DEFAULT_MAX_ATTEMPTS",
@@ -79,6 +82,7 @@ class JobOptions:
     timeout: float | Unset | None = UNSET
     headers: dict[str, str] | None = None
     id: UUID | None = None
+    unique: "Unique | Unset | None" = UNSET
 
     def merged(self, later: "JobOptions") -> "JobOptions":
         """Return these options with those given later on top; a later moment replaces an earlier one."""
@@ -92,6 +96,7 @@ class JobOptions:
             timeout=self.timeout if isinstance(later.timeout, Unset) else later.timeout,
             headers=later.headers or self.headers,
             id=later.id or self.id,
+            unique=self.unique if isinstance(later.unique, Unset) else later.unique,
         )
 
 

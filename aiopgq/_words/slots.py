@@ -1,6 +1,6 @@
 """Who may run how much at once: slots of one process, shared by queues or a queue's own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aiopgq._words import options
@@ -10,10 +10,12 @@ __all__ = ["Group", "Slots", "choose", "make"]
 
 # A batch this small costs as much as a larger one: it is not halved.
 _SMALL: Final = 100
+# The pool of the queues that share; no queue has an empty name.
+_SHARED: Final = ""
 
 
 class Group(NamedTuple):
-    """Queues that share slots: the free slots of each, and how many are free together."""
+    """Queues that are claimed for together: how many jobs there is room for in each, and in all."""
 
     queues: dict[str, int]
     limit: int
@@ -41,17 +43,31 @@ class Slots:
         """All queues served."""
         return [*self._own, *self._shared]
 
-    def groups(self) -> list[Group]:
-        """Return the queues with free slots; those that share take turns in coming first."""
+    def pool(self, queue: str) -> str:
+        """Return the name of the slots a queue uses: its own, or those that are shared."""
+        return queue if queue in self._own else _SHARED
+
+    def size(self, pool: str) -> int:
+        """Return how many slots a pool has."""
+        return self._own.get(pool, self._concurrency)
+
+    def groups(self, room: Callable[[str], int] = lambda _: 0) -> list[Group]:
+        """Return the queues with room for more jobs; those that share take turns in coming first.
+
+        Args:
+            room: Gives how many more than the free slots a pool has room for.
+        """
         groups = []
-        if self._shared and self._shared_free > 0:
+        more = room(_SHARED) if self._shared else 0
+        if self._shared and self._shared_free + more > 0:
             self._turn = (self._turn + 1) % len(self._shared)
             order = self._shared[self._turn :] + self._shared[: self._turn]
-            share = _share(self._shared_free, self._concurrency)
+            share = _share(self._shared_free, self._concurrency) + more
             groups.append(Group(dict.fromkeys(order, share), share))
-        own = {queue: free for queue, free in self._own_free.items() if free > 0}
+        own = {queue: both for queue, free in self._own_free.items() if (both := free + room(queue)) > 0}
         if own:
-            groups.append(Group(own, _share(sum(own.values()), sum(self._own.values()))))
+            free = sum(self._own_free.values())
+            groups.append(Group(own, _share(free, sum(self._own.values())) + sum(own.values()) - free))
 
         return groups
 

@@ -1,17 +1,20 @@
 """A task: a decorated function, known by its name, and what its jobs are told unless they are told otherwise."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from aiopgq._words import options
 from aiopgq._words.backoff import Backoff, BackoffPolicy
 from aiopgq._words.codec import Codec
+from aiopgq._words.unique import Unique, uniqueness
 from aiopgq.errors import ConfigError
 
-__all__ = ["TaskDefinition", "define", "where_defined"]
+__all__ = ["TaskDefinition", "default_name", "define", "where_defined"]
 
 
 @dataclass(slots=True)
@@ -31,6 +34,7 @@ class TaskDefinition:
         codec: Between calls and stored arguments.
         threaded: A `def` function; it runs in a thread.
         transactional: It runs inside a transaction in which its job is settled.
+        unique: What the keys of its jobs are made of; None: they have none.
     """
 
     function: Callable[..., Any]
@@ -45,6 +49,12 @@ class TaskDefinition:
     codec: Codec
     threaded: bool
     transactional: bool = False
+    unique: Unique | None = None
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether its jobs may be claimed a moment before there is a slot for them."""
+        return not self.transactional
 
 
 def define(
@@ -59,6 +69,7 @@ def define(
     backoff: BackoffPolicy | None = None,
     fail_on: tuple[type[BaseException], ...] = (),
     transactional: bool = False,
+    unique: str | Callable[..., str] | Unique | None = None,
 ) -> TaskDefinition:
     """Check what a decorator was told.
 
@@ -109,6 +120,7 @@ def define(
         codec=codec,
         threaded=not inspect.iscoroutinefunction(function),
         transactional=transactional,
+        unique=None if unique is None else uniqueness(unique),
     )
 
 
@@ -119,3 +131,16 @@ def where_defined(function: Callable[..., Any]) -> str:
         return repr(function)
 
     return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def default_name(function: Callable[..., Any]) -> str:
+    """Name a task after its module and function; a module run as `__main__` goes by its real name."""
+    module = getattr(function, "__module__", None) or "?"
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module = spec.name if spec is not None else Path(getattr(main, "__file__", None) or "__main__").stem
+        module = module.removesuffix(".__main__")
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+
+    return f"{module}.{name.replace('<locals>.', '')}"

@@ -13,7 +13,7 @@ from aiopgq.cli.shape import Group, as_json
 from aiopgq.cli.sheet import list_jobs, show_job
 from aiopgq.cli.tell import note, number, tell
 from aiopgq.errors import JobNotFound
-from aiopgq.inspector import Inspector
+from aiopgq.inspector import Inspector, Replayed
 
 __all__ = ["dead"]
 
@@ -73,11 +73,16 @@ def replay(reach: Reach, *, ids: Sequence[UUID], chosen: Chosen, everything: boo
     """
     chosen.need(ids, everything=everything)
 
-    async def work(inspector: Inspector) -> tuple[Sequence[UUID], int]:
+    async def work(inspector: Inspector) -> tuple[Sequence[UUID], Replayed]:
         found = await _fitting(inspector, chosen, ids)
-        return found, await inspector.replay(found) if yes else len(found)
+        return found, await inspector.replay(found) if yes else Replayed(len(found), {})
 
-    _tell(ids, *reach.inspect(work), done="replayed", yes=yes)
+    found, replayed = reach.inspect(work)
+    for job_id, by in replayed.left.items():
+        note(f"{job_id} stays a dead letter: job {by} has its unique key. Replay it when that job is done.")
+    _tell(ids, found, replayed.jobs, done="replayed", yes=yes)
+    if replayed.left:
+        click.get_current_context().exit(1)
 
 
 @dead.command("purge", epilog="Example:\n  python -m aiopgq dead purge --older-than 30d --yes")

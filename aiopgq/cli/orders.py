@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-__all__ = ["DONE", "DRAINED", "HURRY", "LAST_CALL", "STOP", "Brief", "Orders", "Whereabouts"]
+__all__ = ["AFTER_GRACE", "DONE", "DRAINED", "HURRY", "LAST_CALL", "STOP", "Brief", "Orders", "Whereabouts"]
 
 STOP: Final = b"stop\n"
 HURRY: Final = b"hurry\n"
@@ -26,7 +26,7 @@ DRAINED: Final = "drained"
 # What a hurried worker needs at most; who does not end in this time is stuck.
 LAST_CALL: Final = 4.0
 # After the grace: handlers are cancelled, outcomes written, connections closed.
-_AFTER_GRACE: Final = 30.0
+AFTER_GRACE: Final = 30.0
 # What a child whose parent is dead gives its jobs at most: nobody can ask it to hurry.
 _ORPHAN_GRACE: Final = 5.0
 _CHUNK: Final = 65_536
@@ -141,7 +141,7 @@ class Orders:
         """The worker has ended; so will the process, or it is ended."""
         self._grace = 0.0
         self._stopping = True
-        self._end_at = min(self._end_at, time.monotonic() + _AFTER_GRACE)
+        self._end_at = min(self._end_at, time.monotonic() + AFTER_GRACE)
         self._wake()
 
     def report(self, text: str) -> None:
@@ -195,7 +195,7 @@ class Orders:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._end_at = time.monotonic() + self._grace + _AFTER_GRACE
+            self._end_at = time.monotonic() + self._grace + AFTER_GRACE
         if self._obey is not None:
             with contextlib.suppress(RuntimeError):  # its event loop has just closed
                 self._obey(now=self._hurried)

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import structs
 
-from aiopgq.cli.orders import DONE, DRAINED, HURRY, LAST_CALL, STOP, Brief, Whereabouts
+from aiopgq.cli.orders import AFTER_GRACE, DONE, DRAINED, HURRY, LAST_CALL, STOP, Brief, Whereabouts
 from aiopgq.cli.undertaker import declare_dead
 
 __all__ = ["Parent"]
@@ -225,6 +225,8 @@ class Parent:
         self._asked += 1
         if self._asked == 1:
             log.info("stopping; running jobs may finish, a second signal cuts them short")
+            # They end by themselves long before, unless somebody has frozen them.
+            self._kill_at = time.monotonic() + self._brief.shutdown_grace + AFTER_GRACE + _PATIENCE
             self._stop()
         elif self._asked == 2:  # noqa: PLR2004  # the second signal
             log.warning("stopping now; a third signal kills")
@@ -247,6 +249,7 @@ class Parent:
         self._kill_at = _NEVER
         for seat in self._seats:
             if seat.child is not None:
+                log.warning("worker process %d is killed", seat.child.process.pid)
                 seat.child.process.kill()
 
     def _reap(self) -> None:
@@ -263,7 +266,8 @@ class Parent:
             child.close()
             seat.child = None
             obituary = _obituary(child, code, report)
-            if code in _HOPELESS:
+            # One that said nothing was ended by a handler, whatever the number means to us.
+            if code in _HOPELESS and report:
                 self._give_up(code, report or obituary)
             elif not (self._asked or self._burst or self._code or drained):
                 self._bury(seat, child, obituary)

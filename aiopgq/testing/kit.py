@@ -252,7 +252,7 @@ class _Once(Runner):
             {definition.name: definition},
             _WORKER,
             1,
-            self._settlements.append,
+            lambda settlement, _: self._settlements.append(settlement),
             around=around,
             max_result_bytes=_MAX_RESULT_BYTES,
             job_log=False,

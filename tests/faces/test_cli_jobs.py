@@ -179,6 +179,20 @@ async def test_dead_letters_are_replayed_only_with_yes(five, sql):
     assert await sql.fetchval("SELECT array_agg(jsonb_array_length(errors)) FROM aiopgq.dead_letters") == [2, 2]
 
 
+async def test_a_dead_letter_whose_unique_key_is_taken_is_left_and_the_others_are_replayed(five, sql):
+    await sql.execute("UPDATE aiopgq.dead_letters SET unique_key = 'k' WHERE id = $1", IDS[1])
+    newer = await sql.fetchval("SELECT aiopgq.enqueue('work.fail', p_unique_key => 'k')")
+
+    done = five("dead", "replay", "--all", "--yes")
+
+    assert (done.code, done.out, done.err) == (
+        1,
+        "1 dead letter replayed.\n",
+        f"{IDS[1]} stays a dead letter: job {newer} has its unique key. Replay it when that job is done.\n",
+    )
+    assert await sql.fetchval("SELECT array_agg(id) FROM aiopgq.dead_letters") == [IDS[1]]
+
+
 async def test_dead_letters_are_purged_only_with_yes(five, sql):
     assert five("dead", "purge", "--all").out == "2 dead letters would be deleted.\n"
     assert await sql.fetchval("SELECT count(*) FROM aiopgq.dead_letters") == 2

@@ -18,6 +18,14 @@ while not pathlib.Path("go").exists() and time.monotonic() < until:
     time.sleep(0.02)
 from work import jobs
 """
+EXITS = """
+import os
+from aiopgq import App
+jobs = App()
+@jobs.task
+async def leave(code: int) -> None:
+    os._exit(code)
+"""
 
 
 async def statuses(sql):
@@ -237,6 +245,35 @@ async def test_a_child_that_is_killed_is_replaced(cli, dsn):
     run.line("completed work.add")
     run.stop()
     assert run.end() == 0
+
+
+@pytest.mark.parametrize("code", [2, 3, 4])
+async def test_a_handler_that_ends_its_process_by_a_code_of_ours_ends_no_run(cli, dsn, code):
+    cli.write("exits", EXITS)
+    run = cli.run("-A", "exits")
+    child = run.child()
+    run.ready()
+
+    await enqueue(dsn, "exits.leave", {"code": code})
+
+    run.line(f"worker process {child} ended with exit code {code}; starting another in 1 s")
+    run.ready()
+    run.stop()
+    assert run.end() == 0
+
+
+@pytest.mark.slow
+async def test_a_child_that_is_frozen_does_not_keep_the_run_from_ending(cli):
+    run = cli.run("-A", "work", "--shutdown-grace", 0)
+    child = run.child()
+    run.ready()
+    os.kill(child, signal.SIGSTOP)
+
+    run.stop()
+
+    run.line(f"worker process {child} is killed", within=60)
+    assert run.end() == 1
+    assert not alive(child)
 
 
 async def test_no_child_outlives_a_parent_that_was_killed(cli, dsn, sql):

@@ -166,7 +166,7 @@ async def test_the_operators_page_tells_every_time_as_it_is():
         "hang limit": default(App.worker, "hang_limit"),
         "timeout of a run": options.DEFAULT_TIMEOUT,
         "shutdown grace": default(App.worker, "shutdown_grace"),
-        "end of a `run` process": orders._AFTER_GRACE,
+        "end of a `run` process": orders.AFTER_GRACE,
         "hurry": orders.LAST_CALL,
         "statement": store_connection.STATEMENT_TIMEOUT,
         "connect": store_connection.CONNECT_TIMEOUT,

@@ -20,13 +20,15 @@ from aiopgq._store.statements import statement
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import uuid7
 from aiopgq._words.job import Mark, NewJob, Settlement, WorkerIdentity
+from aiopgq._words.unique import Standing, UniqueKey
 
 QUEUES = ("a", "b")
 TASKS = ("known", "new")
 FAR = 3600.0
+KEYS = ("x", "y", "z")
 SEEN = """
     SELECT a.id, a.status, a.attempts, a.held, a.cancel_requested, coalesce(jsonb_array_length(a.errors), 0) AS errors,
-        j.place IS NOT NULL AS in_line, j.claim_id, j.worker_id
+        j.place IS NOT NULL AS in_line, j.claim_id, j.worker_id, j.unique_key
     FROM aiopgq.all_jobs a LEFT JOIN aiopgq.jobs j ON j.id = a.id"""
 TIME_PASSES = """
     UPDATE aiopgq.jobs SET run_at = clock_timestamp() - interval '1 second'
@@ -35,7 +37,8 @@ SOON = """
     SELECT count(*) FROM aiopgq.jobs WHERE id = ANY ($1)
       AND run_at < clock_timestamp() + 1.2 * power(4, attempts - 1) * interval '1 second' AND place IS NULL"""
 LATER = "UPDATE aiopgq.jobs SET run_at = run_at + interval '1 hour' WHERE id = ANY ($1)"
-NOTHING = "TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers"
+NOTHING = "TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers, aiopgq.unique_holds"
+PERIOD_ENDS = "UPDATE aiopgq.unique_holds SET until = clock_timestamp() WHERE unique_key = $1 AND task = $2"
 LINE = "SELECT id, queue, priority, place FROM aiopgq.jobs WHERE id = ANY ($1)"
 
 
@@ -55,10 +58,21 @@ class Expected:
     cancel_requested: bool = False
     claim_id: UUID | None = None
     worker_id: UUID | None = None
+    key: str | None = None
+    period: float | None = None
+    # A held job that was postponed; it leaves the line when it is freed.
+    postponed: bool = False
+    # When it became a dead letter, among all that did.
+    failed: int = 0
+
+    @property
+    def finished(self):
+        return self.status in ("completed", "failed", "cancelled")
 
     def leave(self, status):
         """End in the archive or among the dead letters."""
         self.status = status
+        self.postponed = False
         self.in_line, self.cancel_requested, self.held = False, False, None
         self.claim_id = self.worker_id = None
 
@@ -73,6 +87,7 @@ class Expected:
             "in_line": self.in_line,
             "claim_id": self.claim_id,
             "worker_id": self.worker_id,
+            "unique_key": None if self.finished else self.key,
         }
 
 
@@ -94,6 +109,26 @@ class World:
     # Who made each claim.
     claimers: dict[UUID, UUID] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
+    # The completed jobs that hold a key of a task.
+    holds: dict[tuple[str, str], UUID] = field(default_factory=dict)
+    numbers: itertools.count = field(default_factory=itertools.count)
+
+    def keyed_by(self, key, task):
+        """Return the unfinished job that has a key."""
+        for one, job in self.model.items():
+            if job.key == key is not None and job.task == task and not job.finished:
+                return one
+        return None
+
+    def complete_one(self, one):
+        job = self.model[one]
+        job.leave("completed")
+        if job.period is not None:
+            self.holds[job.key, job.task] = one
+
+    def bury_one(self, one):
+        self.model[one].leave("failed")
+        self.model[one].failed = next(self.numbers)
 
     def tell(self, line):
         self.story.append(line)
@@ -146,6 +181,53 @@ class World:
         """Repeat ids that are known already, wherever their jobs are."""
         assert await self.jobs.enqueue([self.new_job(one) for one in self.some_ids()], once=True) == set()
 
+    async def enqueue_unique(self):
+        """Enqueue a batch of which most have keys, some the same."""
+        batch = []
+        for _ in range(self.dice.randint(1, 4)):
+            new = self.new_job()
+            if self.dice.random() < 0.8:
+                on_conflict = self.dice.choice(["skip", "replace", "debounce"])
+                new.unique = UniqueKey(self.dice.choice(KEYS), on_conflict, self.dice.choice([None, FAR]), None)
+            batch.append(new)
+        expected = {}
+        # In the order in which keys are written.
+        for new in sorted(batch, key=lambda new: (new.unique.key if new.unique else "", new.task)):
+            expected[new.id] = self.expect_unique(new)
+        answers = await self.jobs.enqueue_unique(batch)
+        assert {new.id: answer for new, answer in zip(batch, answers, strict=True)} == expected
+        self.tell("/".join(answer.verdict for answer in answers))
+
+    def expect_unique(self, new):
+        """Let the model enqueue a job under its key."""
+        unique = new.unique
+        if unique is not None:
+            held = self.holds.get((unique.key, new.task))
+            one = held or self.keyed_by(unique.key, new.task)
+            if one is not None:
+                job = self.model.get(one)
+                if held or unique.on_conflict == "skip" or job.status != "pending":
+                    return Standing(one, "existing")
+                later = new.delay is not None
+                if job.held is not None:
+                    job.in_line = job.in_line and not later
+                    job.postponed = later or (job.postponed and unique.on_conflict == "debounce")
+                else:
+                    job.in_line = not later and (job.in_line or unique.on_conflict == "replace")
+                return Standing(one, "replaced" if unique.on_conflict == "replace" else "debounced")
+        self.model[new.id] = Expected(
+            new.queue, new.priority, new.task, new.max_attempts, in_line=new.delay is None,
+            key=unique and unique.key, period=unique and unique.period,
+        )  # fmt: skip
+        return Standing(new.id, "new")
+
+    async def let_periods_end(self):
+        for key, task in list(self.holds):
+            if self.dice.random() < 0.5:
+                await self.sql.execute(PERIOD_ENDS, key, task)
+                del self.holds[key, task]
+        await self.jobs.prune_holds(self.dice.choice([1, 1000]))
+
     async def claim(self):
         worker, claim_id = self.some_worker(), uuid4()
         tasks = list(TASKS[: self.dice.choice([1, 2])])
@@ -186,7 +268,7 @@ class World:
         await self.settled("completed", batch)
         for one in batch:
             if self.is_current(one.job):
-                self.model[one.job.id].leave("completed")
+                self.complete_one(one.job.id)
 
     async def cancel_as_worker(self):
         batch = [Settlement(one, "cancelled", reason="why") for one in self.some_claims(2)]
@@ -201,7 +283,10 @@ class World:
         for one in batch:
             if self.is_current(one.job):
                 self.model[one.job.id].errors += 1
-                self.model[one.job.id].leave("failed")
+        # One statement buries them all.
+        for one in batch:
+            if self.is_current(one.job):
+                self.bury_one(one.job.id)
 
     async def put_back(self):
         """Retry, snooze and release, in one batch."""
@@ -246,7 +331,7 @@ class World:
             assert await complete_foreign(self.sql, "aiopgq", one, "1", keep=True) == ours
             await (transaction.commit() if committed else transaction.rollback())
             if committed and ours:
-                self.model[one.id].leave("completed")
+                self.complete_one(one.id)
             assert await self.jobs.still_claimed(one, terminate=True) == (ours and not committed)
 
     async def mark(self):
@@ -276,10 +361,14 @@ class World:
     async def replay(self):
         ids = self.some_ids(6)
         dead = {one for one in ids if self.model[one].status == "failed"}
-        assert set(await self.jobs.replay(ids + ids)) == dead
-        for one in dead:
+        found = await self.jobs.replay(ids + ids)
+        assert set(found) == dead
+        for one in sorted(dead, key=lambda one: self.model[one].failed):
             job = self.model[one]
-            job.status, job.attempts, job.in_line = "pending", 0, True
+            by = self.keyed_by(job.key, job.task)
+            assert found[one] == by
+            if by is None:
+                job.status, job.attempts, job.in_line = "pending", 0, True
 
     async def purge(self):
         ids = self.some_ids(1)
@@ -296,8 +385,9 @@ class World:
         free = {one for one in due if self.model[one].held is None}
         promotion = await self.jobs.promote(EARLIEST, 1000)
         assert promotion.promoted == len(free)
-        for one in free:
-            self.model[one].in_line = True
+        for one in due:
+            self.model[one].in_line = one in free
+            self.model[one].postponed = False
         waits = [job for job in self.model.values() if self.is_waiting(job)]
         assert (promotion.next_in is not None) == bool(waits)
 
@@ -315,7 +405,7 @@ class World:
         held = [job for job in self.model.values() if job.held]
         assert await self.jobs.free_known(["new"], 1000) == len(held)
         for job in held:
-            job.held = None
+            job.held, job.in_line, job.postponed = None, not job.postponed, False
 
     # workers
 
@@ -357,6 +447,7 @@ class World:
             job.errors += 1
             if job.attempts >= job.max_attempts:
                 job.leave("failed")
+                job.failed = next(self.numbers)
             else:
                 job.status, job.claim_id, job.worker_id, job.in_line = "pending", None, None, False
         # Their backoff is short; when they come due is up to the story.
@@ -426,6 +517,8 @@ class World:
 STEPS = {
     World.enqueue: 4,
     World.enqueue_again: 1,
+    World.enqueue_unique: 4,
+    World.let_periods_end: 1,
     World.claim: 6,
     World.claim_again: 1,
     World.complete: 2,

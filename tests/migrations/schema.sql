@@ -154,6 +154,8 @@ TABLE dead_letters
     last_error text
     errors jsonb
     limit_key text
+    unique_key text
+    unique_for interval
     CONSTRAINT dead_letters_key PRIMARY KEY (id)
     CREATE INDEX dead_letters_failed_at ON aiopgq.dead_letters USING btree (failed_at)
     CREATE UNIQUE INDEX dead_letters_key ON aiopgq.dead_letters USING btree (id)
@@ -186,6 +188,7 @@ TABLE jobs
     errors jsonb
     unique_key text
     limit_key text
+    unique_for interval -- How long the key is kept after the job is completed; NULL = not at all.
     CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
     CONSTRAINT attempts_can_grow CHECK (((attempts >= 0) AND (attempts <= 2000000000)))
     CONSTRAINT created_at_is_between_1900_and_9999 CHECK (((created_at >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
@@ -201,11 +204,13 @@ TABLE jobs
     CONSTRAINT status_is_unfinished CHECK ((status = ANY (ARRAY['pending'::text, 'claimed'::text, 'running'::text])))
     CONSTRAINT task_has_1_to_200_bytes CHECK (((octet_length(task) >= 1) AND (octet_length(task) <= 200)))
     CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= '00:00:00'::interval) AND (timeout <= '36500 days'::interval)))
+    CONSTRAINT unique_for_is_at_most_a_hundred_years CHECK (((unique_for >= '00:00:00'::interval) AND (unique_for <= '36500 days'::interval)))
+    CONSTRAINT unique_key_has_1_to_1000_bytes CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 1000)))
     CREATE INDEX jobs_due ON aiopgq.jobs USING btree (run_at) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NULL))
     CREATE INDEX jobs_held ON aiopgq.jobs USING btree (held, task) WHERE (held IS NOT NULL)
     CREATE UNIQUE INDEX jobs_key ON aiopgq.jobs USING btree (id)
     CREATE INDEX jobs_line ON aiopgq.jobs USING btree (queue, priority DESC, place) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NOT NULL))
-    CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs USING btree (unique_key) WHERE (unique_key IS NOT NULL)
+    CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs USING btree (unique_key, task) WHERE (unique_key IS NOT NULL)
     CREATE INDEX jobs_worker ON aiopgq.jobs USING btree (worker_id) WHERE (worker_id IS NOT NULL)
     CREATE TRIGGER wake_workers AFTER INSERT ON aiopgq.jobs REFERENCING NEW TABLE AS new_jobs FOR EACH STATEMENT EXECUTE FUNCTION aiopgq.wake_after_insert()
 
@@ -267,6 +272,16 @@ UNLOGGED TABLE seen_beats
     read_at timestamp with time zone NOT NULL
     CONSTRAINT seen_beats_key PRIMARY KEY (observer, worker)
     CREATE UNIQUE INDEX seen_beats_key ON aiopgq.seen_beats USING btree (observer, worker)
+
+TABLE unique_holds
+    -- Keys of completed jobs that are unique for a period; apart from the archive, whose retention may be shorter.
+    unique_key text NOT NULL
+    task text NOT NULL
+    id uuid NOT NULL
+    until timestamp with time zone NOT NULL
+    CONSTRAINT unique_holds_key PRIMARY KEY (unique_key, task)
+    CREATE UNIQUE INDEX unique_holds_key ON aiopgq.unique_holds USING btree (unique_key, task)
+    CREATE INDEX unique_holds_until ON aiopgq.unique_holds USING btree (until)
 
 TABLE workers
     -- A row per incarnation of a worker; its beat, never its jobs, says that it lives.
@@ -347,7 +362,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 12b0a02fe152b0645bd42ee396fb1b31
+    md5 6b4d9eff39dee3b28085a4df25790130
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -403,19 +418,29 @@ FUNCTION aiopgq.complete_job(p_id uuid, p_claim uuid, p_result jsonb DEFAULT NUL
     md5 1ab63e13b7737a8bb43b00d261d4d66c
 
 FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
-    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours.
+    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours. A key that is unique for a period after completion is held from here on.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 8d7ce5949111d415c02de59fbee1754f
+    md5 88e1a73ed8829b9633922370e1f1bcc9
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 d596794f2893f0f1ce30f1b6ba6d1667
+
+FUNCTION aiopgq.count_ready(p_queue text, p_limit integer)
+    -- Count the jobs of a queue that are in line, up to p_limit.
+    RETURNS integer LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET jit=off
+    md5 fe2e646d54ab60dd3e06c547c854a0c2
 
 FUNCTION aiopgq.drain_workers(p_ids uuid[])
     -- Ask workers to claim no more, finish what runs, and end: at once through NOTIFY, else with their next beat.
@@ -434,10 +459,10 @@ FUNCTION aiopgq.end_transactions(p_ids uuid[], p_claims uuid[])
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 a7c3496f1777da0e62e2502bcd39a8a1
 
-FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid())
-    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new.
+FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid(), p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'skip'::text, p_unique_for interval DEFAULT NULL::interval, p_max_delay interval DEFAULT NULL::interval)
+    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most).
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 659ed2508e9ff1a503ab654238c77856
+    md5 f3e1a793ae38eb5a9921f320248bb304
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now. A queue, task, priority or number of attempts that is missing is the first one of its array.
@@ -456,6 +481,18 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     SET jit=off
     SET search_path=pg_catalog
     md5 e631ef4c01e4bfdf6206ff4bb0952d51
+
+FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[], p_keys text[], p_on_conflicts text[], p_unique_fors double precision[], p_max_delays double precision[], p_once boolean)
+    -- As enqueue_jobs_once, for jobs with unique keys and others beside them: all or none. The verdict on each: new, known (its id), existing, replaced or debounced (its key; id is the job that has it); or one row, busy: another transaction (writer) has written the key and did not end within five seconds, and nothing was inserted.
+    RETURNS TABLE(number bigint, id uuid, verdict text, writer text) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET lock_timeout=5s
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 c56454739ec0f8d403d9c29eac8f173b
 
 FUNCTION aiopgq.fail_job(p_id uuid, p_claim uuid, p_error text, p_delay interval DEFAULT NULL::interval, p_bury boolean DEFAULT false, p_traceback text DEFAULT NULL::text)
     -- A run has failed: pending again after p_delay (default: the backoff of tasks), or a dead letter if no attempt is left or p_bury. Returns the status it has now; cancelled if somebody asked for that; NULL if it is not yours.
@@ -507,7 +544,7 @@ FUNCTION aiopgq.grant_producer(p_role text)
     -- Let a role enqueue, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 7577bb3b65bb8cb2c64462c081e8ca4c
+    md5 655dba86fbfa68cb02419ae11c1958b5
 
 FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
@@ -519,7 +556,7 @@ FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 8b45147c685f4be70abb7763d53bbcc2
+    md5 d8332f0c48b7d30abadc7cb9817db2aa
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean DEFAULT false, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[], OUT drain boolean)
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one. cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.
@@ -534,6 +571,17 @@ FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
 FUNCTION aiopgq.horizon_passed(p_horizon bigint)
     RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
     RETURN (((pg_snapshot_xmin(pg_current_snapshot()))::text)::bigint >= p_horizon)
+
+FUNCTION aiopgq.key_mark(p_task text, p_key text)
+    -- The advisory lock, shared and so never waited for, by which a transaction that wrote a key can be found.
+    RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
+    RETURN hashtextextended((((('unique key'::text || chr(31)) || p_task) || chr(31)) || p_key), (0)::bigint)
+
+FUNCTION aiopgq.key_writer(p_task text, p_key text)
+    -- Tell which other transaction has written a key: pid, application_name, since; NULL if none is found.
+    RETURNS jsonb LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 d88358ad14f7c3ac04fb3eeb44710a3d
 
 FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[])
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
@@ -579,6 +627,13 @@ FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, O
     SET jit=off
     md5 ab8d0a5a4f165b60305de38e488a2058
 
+FUNCTION aiopgq.prune_holds(p_limit integer)
+    -- Delete up to p_limit holds whose period is over.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 89072d84a0a49e4d6f15439f87a0c080
+
 FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
     RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
@@ -604,15 +659,24 @@ FUNCTION aiopgq.renew_grants()
     SET search_path=pg_catalog
     md5 f87f6e0d59a55db568425019d743d00c
 
+FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args jsonb, p_headers jsonb, p_priority smallint, p_run_at timestamp with time zone, p_max_delay double precision)
+    -- Give the pending job of a key other arguments and another moment, or (debounce) a later moment only; NULL if there is none, if it is claimed, or if somebody has locked it.
+    RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
+    md5 39e3129afe4a5f6f7d902157633bcc36
+
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
-    -- Make dead letters pending jobs again, with all their attempts and their history.
-    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    -- Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its unique key, so this one stays a dead letter.
+    RETURNS TABLE(id uuid, keyed_by uuid) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET lock_timeout=5s
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b4d16c18aef9edfa0dffda1ae777d084
+    md5 12d886d9cdb7bd9c44ec2eada78df6f6
 
 FUNCTION aiopgq.report_progress(p_id uuid, p_claim uuid, p_percent double precision, p_stage text DEFAULT NULL::text, OUT owned boolean, OUT cancel_requested boolean)
     -- Say how far a run is. owned = false: the job belongs to somebody else, so stop; cancel_requested: end by cancel_job.

@@ -79,6 +79,12 @@ CALLS = {
     "rescue_worker": lambda _: [WORKER, 0, True],
     "retire_worker": lambda _: [WORKER],
     "enqueue_once": lambda _: ONE_JOB,
+    "enqueue_unique": lambda _: [
+        [WORKER, CLAIM], *ONE_JOB[1:3], ["{}"] * 2, *ONE_JOB[4:8], [None] * 2, [None] * 2, ["k"] * 2, ["skip"] * 2,
+        [None] * 2, [None] * 2, True,
+    ],
+    "prune_holds": lambda _: [100],
+    "count_ready": lambda _: ["queue0", 100],
     "cancel_job": lambda ids: [ids[0]],
     "job_info": lambda ids: [ids[0]],
     "job_status": lambda ids: [ids[0]],

@@ -10,6 +10,7 @@ EMPTY = """
     DELETE FROM aiopgq.archive;
     DELETE FROM aiopgq.dead_letters;
     DELETE FROM aiopgq.workers;
+    DELETE FROM aiopgq.unique_holds;
     SELECT setval(c.oid, 0) FROM pg_class c
     WHERE c.relnamespace = 'aiopgq'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^(sleepers|waiters)';
 """

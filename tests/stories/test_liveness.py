@@ -321,7 +321,10 @@ async def test_an_outage_longer_than_the_lease_of_all_makes_nobody_look_dead(pro
         # Long enough for whoever would wrongly be taken for dead.
         await pause(sql, LEASE)
 
-        assert {(row["status"], row["attempts"], row["error"]) for row in ended.values()} == {("completed", 1, None)}
+        # The runs that were cut short are spent; that nobody was taken for dead is seen by the workers below.
+        assert {(row["status"], row["attempts"], row["error"]) for row in ended.values()} == {
+            ("completed", 2, "worker lost")
+        }
         assert set(ended) == {job.id for job in handles}
         living = await sql.fetch("SELECT id FROM aiopgq.workers WHERE dead_at IS NULL AND id = ANY ($1)", before)
         assert {identity(worker) for worker in workers} & {row["id"] for row in living} == set()
@@ -446,6 +449,49 @@ async def test_a_worker_that_was_declared_dead_goes_on_as_another_incarnation(jo
         assert len(journal.jobs) == 6
         health = worker.health()
         assert (health.listening, health.claiming, health.settling, health.running) == (True, True, True, 0)
+
+
+async def test_a_run_that_a_lost_lease_cuts_short_has_spent_its_attempt(jobs, sql):
+    started = []
+
+    @jobs.task(name="once", max_attempts=1)
+    async def once() -> None:
+        started.append("once")
+        await asyncio.sleep(60)
+
+    @jobs.task(name="twice", max_attempts=2)
+    async def twice() -> None:
+        started.append("twice")
+        await asyncio.sleep(60 if started.count("twice") == 1 else 0)
+
+    async with jobs, jobs.worker(lease=LEASE) as worker:
+        only, again = await once.enqueue(), await twice.enqueue()
+        await eventually(lambda: len(started) == 2)
+        # It notices by itself, before anybody else has taken its jobs.
+        worker._incarnation.pulse._end("a test wants it so")
+        ended = await ends(sql)
+
+    assert (ended[only.id]["status"], ended[only.id]["error"]) == ("failed", "worker lost")
+    assert (ended[again.id]["status"], ended[again.id]["attempts"]) == ("completed", 2)
+    assert sorted(started) == ["once", "twice", "twice"]
+
+
+async def test_a_transactional_run_that_ends_as_its_lease_is_lost_gives_its_slot_back(jobs, sql):
+    @jobs.task(name="t", transactional=True, max_attempts=1)
+    async def task() -> None:
+        # As after a handler that blocked the loop: the end of its lease is seen next, before the COMMIT begins.
+        asyncio.get_running_loop().call_soon(worker._incarnation._lose, "a test wants it so")
+
+    @jobs.task(name="other")
+    async def other() -> str:
+        return "done"
+
+    async with jobs, jobs.worker(concurrency=1, lease=LEASE) as worker:
+        await task.enqueue()
+        before = identity(worker)
+        await returned(worker, before)
+        assert await (await other.enqueue()).result(timeout=20) == "done"
+        assert worker.health().running == 0
 
 
 async def test_handlers_that_cannot_be_stopped_are_reported_and_never_run_beside_themselves(jobs, sql, caplog):

@@ -392,7 +392,7 @@ async def test_a_replayed_dead_letter_has_all_its_attempts_again_and_keeps_its_h
         with pytest.raises(JobFailed):
             await job.result(timeout=10)
         assert await jobs.inspector.dead(task="t") == [job.id]
-        assert await jobs.inspector.replay([job.id]) == 1
+        assert (await jobs.inspector.replay([job.id])).jobs == 1
         await eventually(lambda: len(journal.attempts) == 6)
         with pytest.raises(JobFailed) as caught:
             await job.result(timeout=10)
@@ -416,7 +416,7 @@ async def test_a_dead_letter_replayed_twice_at_once_runs_once(jobs, journal):
         replayed = await asyncio.gather(*(jobs.inspector.replay([job.id, job.id]) for _ in range(4)))
         assert await job.result(timeout=10) == "done"
 
-    assert sum(replayed) == 1
+    assert sum(one.jobs for one in replayed) == 1
     assert journal.attempts == [1, 1]
 
 
@@ -441,7 +441,7 @@ async def test_only_dead_letters_are_replayed_or_purged(jobs, journal):
         await going.wait()
 
         ids = [completed.id, running.id, pending.id]
-        assert await jobs.inspector.replay(ids) == 0
+        assert await jobs.inspector.replay(ids) == (0, {})
         assert await jobs.inspector.purge(ids) == 0
         assert [(await jobs.inspector.job(one)).status for one in ids] == ["completed", "claimed", "pending"]
         may_end.set()
@@ -463,7 +463,7 @@ async def test_a_purged_dead_letter_is_gone(jobs):
 
         assert await jobs.inspector.purge([gone.id]) == 1
         assert await jobs.inspector.dead() == [kept.id]
-        assert await jobs.inspector.replay([gone.id]) == 0
+        assert await jobs.inspector.replay([gone.id]) == (0, {})
 
 
 # results

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from support import eventually
 
-from aiopgq import App, Retry
+from aiopgq import App, Retry, Unique
 from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.schema import migrate
 from aiopgq._store.workers import Workers
-from aiopgq.errors import StoreError
+from aiopgq.errors import StoreError, UniqueKeyHeld
 
 # A role of a server lives longer than the database it is made for.
 DENIED = "permission denied"
@@ -117,6 +117,29 @@ async def test_a_producer_enqueues_in_every_way(roles):
         f"SELECT (args->>'number')::int AS number FROM \"{roles.schema}\".jobs ORDER BY 1"
     )
     assert [row["number"] for row in numbers] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_a_producer_and_a_worker_share_unique_keys(roles):
+    dsn = await roles.make("producer")
+    producing, double = app_of(dsn, roles.schema)
+    working, _ = app_of(await roles.make("worker"), roles.schema)
+    unique = Unique("k", on_conflict="replace", period=600)
+
+    async with producing, working, Connected(dsn) as own:
+        first = await double.options(unique=unique).enqueue(1)
+        replaced = await double.options(unique=unique, connection=own).enqueue(2)
+        by_sql = await own.fetchval(f"SELECT \"{roles.schema}\".enqueue('double', p_unique_key => 'k')")
+        assert first.id == replaced.id == by_sql
+        assert (await working.drain()).completed == 1
+        assert (await double.options(unique=unique).enqueue(3)).id == first.id
+        async with own.transaction(), Connected(dsn) as other:
+            await double.options(unique="other", connection=own).enqueue(4)
+            await roles.admin.execute(
+                f"ALTER FUNCTION \"{roles.schema}\".enqueue_unique_jobs SET lock_timeout = '200ms'"
+            )
+            with pytest.raises(UniqueKeyHeld) as told:
+                await double.options(unique="other", connection=other).enqueue(4)
+            assert told.value.pid == own.get_server_pid()
 
 
 async def test_the_job_of_a_producer_wakes_a_sleeping_worker(roles):
@@ -221,7 +244,7 @@ async def test_a_worker_does_all_its_work_without_owning_anything(roles, caplog)
             await eventually(lambda job=job, status=status: is_in(job, status), what=f"{job.id} is {status}")
         await cancelled.cancel()
         await eventually(lambda: is_in(cancelled, "cancelled"), what="the long job is cancelled")
-        assert await jobs.inspector.replay([buried.id]) == 1
+        assert (await jobs.inspector.replay([buried.id])).jobs == 1
         await eventually(lambda: is_in(buried, "failed"), what="the replayed job failed again")
         assert await jobs.inspector.purge([buried.id]) == 1
         assert worker.health().claiming

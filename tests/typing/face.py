@@ -25,6 +25,7 @@ from aiopgq import (
     JobEvent,
     JobHandle,
     JobInfo,
+    MaxPending,
     Priority,
     Progress,
     Retry,
@@ -34,6 +35,7 @@ from aiopgq import (
     Snooze,
     Task,
     ThreadTask,
+    Unique,
     Worker,
     current_job,
 )
@@ -115,6 +117,29 @@ assert_type(booked.handle(UUID(int=1)), JobHandle[str])
 
 @jobs.task(backoff=give_up)
 async def stubborn() -> None: ...
+
+
+@jobs.task(unique="args")
+async def once(number: int) -> str:
+    return str(number)
+
+
+@jobs.task(unique=lambda number, **_: f"number:{number}")
+async def once_a_number(number: int, text: str = "") -> str:
+    return text * number
+
+
+@jobs.task(unique=Unique("args", on_conflict="debounce", period=timedelta(hours=1), max_delay=60))
+def once_an_hour(number: int) -> int | Retry:
+    return number or Retry()
+
+
+jobs.task(unique=5)  # type: ignore[call-overload]
+Unique("args", on_conflict="ignore")  # type: ignore[arg-type]
+assert_type(once.handle(UUID(int=1)), JobHandle[str])
+App(max_pending={"mail": 10_000, "bulk": MaxPending(500, on_full="wait")})
+App(max_pending={"mail": "10"})  # type: ignore[dict-item]
+MaxPending(5, on_full="ignore")  # type: ignore[arg-type]
 
 
 # Schedules stand above the task, and leave it what it is.
@@ -206,6 +231,10 @@ async def enqueuing() -> None:
     plain.options(countdown=1)  # type: ignore[call-arg]
     plain.options(delay="1")  # type: ignore[arg-type]
     plain.options(run_at=1.5)  # type: ignore[arg-type]
+    assert_type(await once.options(unique="key").enqueue(1), JobHandle[str])
+    assert_type(await once_an_hour.options(unique=None).enqueue(1), JobHandle[int])
+    assert_type(await once.options(unique=Unique("key")).enqueue(1), JobHandle[str])
+    plain.options(unique=5)  # type: ignore[arg-type]
 
 
 async def enqueuing_many() -> None:

@@ -97,7 +97,7 @@ policies = st.sampled_from(
         lambda _: divide(),
     ]
 )
-stops = st.sampled_from([None, "timeout", "cancel", "shutdown"])
+stops = st.sampled_from([None, "timeout", "cancel", "shutdown", "lease"])
 values = st.none() | st.integers() | texts | st.floats() | st.builds(object) | outcomes
 claims = st.integers(1, 5).flatmap(lambda most: st.builds(job, st.integers(1, most), st.just(most)))
 
@@ -135,6 +135,8 @@ def test_every_failure_is_told_in_a_way_that_can_be_stored(claimed, failure, sto
             assert json.loads(settlement.error)["error"] == settlement.reason
             if claimed.attempts == claimed.max_attempts:
                 assert settlement.kind == "failed"
+            if stopped == "lease":
+                assert settlement.reason == "worker lost"
             if stopped == "timeout":
                 assert settlement.reason.startswith("TimeoutError: the run took longer than its timeout")
 

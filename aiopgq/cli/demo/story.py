@@ -139,7 +139,7 @@ class Story:
             self._say(f"dead letter: {letter.task} after {spent}, {letter.last_error}")
         shop.gateway.up = True
         ids = await inspector.dead(error="gateway")
-        replayed = await inspector.replay(ids)
+        replayed = (await inspector.replay(ids)).jobs
         self.notes.replayed = {letter.id: letter.last_error for letter in dead if letter.id in ids}
         self._say(f"the gateway is up again; replayed {replayed} of {len(dead)} dead letters")
         for job_id in ids:

@@ -1,4 +1,4 @@
--- 0010: the door for other languages: a whole worker in SQL, one job at a time; draining a worker from outside
+-- 0011: the door for other languages: a whole worker in SQL, one job at a time; draining a worker from outside
 -- phase: before
 -- oldest code: 1
 -- locks: workers, for a moment: a column with a constant default

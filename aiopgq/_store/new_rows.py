@@ -1,0 +1,117 @@
+"""New jobs on their way into the database: as the parameters of a statement, and what it answers."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from aiopgq._store.foreign import fetch_foreign
+from aiopgq._store.statements import statement
+from aiopgq._words.job import NewJob
+from aiopgq._words.unique import Standing
+from aiopgq.errors import UniqueKeyHeld
+
+__all__ = ["columns", "count_ready_foreign", "enqueue_foreign", "given", "keyed_columns", "standings"]
+
+_TYPES: Final = (
+    "uuid[]",
+    "text[]",
+    "text[]",
+    "text[]",
+    "smallint[]",
+    "float8[]",
+    "timestamptz[]",
+    "integer[]",
+    "float8[]",
+    "text[]",
+)
+_KEYED_TYPES: Final = (*_TYPES, "text[]", "text[]", "float8[]", "float8[]", "boolean")
+
+
+class _Writer(msgspec.Struct):
+    """Who has written a key, as far as PostgreSQL tells."""
+
+    pid: int | None = None
+    application_name: str | None = None
+    since: datetime | None = None
+
+
+async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], *, once: bool) -> list[Standing]:
+    """Insert jobs in the caller's transaction, on his connection. Returns the job that stands for each.
+
+    Raises:
+        UniqueKeyHeld: Another transaction has written a key and does not end; the caller's can go on.
+    """
+    if any(job.unique is not None for job in jobs):
+        sql = statement("enqueue_unique", schema)
+        return standings(jobs, await fetch_foreign(connection, sql, _KEYED_TYPES, keyed_columns(jobs, once=once)))
+    sql = statement("enqueue_once" if once else "enqueue", schema)
+    # The caller's connection may have a codec of its own for uuid.
+    new = {UUID(str(row[0])) for row in await fetch_foreign(connection, sql, _TYPES, columns(jobs))}
+
+    return [Standing(job.id, "new" if job.id in new else "known") for job in jobs]
+
+
+async def count_ready_foreign(connection: Any, schema: str, queue: str, limit: int) -> int:
+    """Count the jobs of a queue that are in line, up to a limit, on the caller's connection."""
+    [row] = await fetch_foreign(connection, statement("count_ready", schema), ("text", "integer"), [queue, limit])
+    return int(row[0])
+
+
+def keyed_columns(jobs: Sequence[NewJob], *, once: bool) -> list[Any]:
+    """Turn jobs into the parameters of `enqueue_unique`."""
+    keys = [job.unique for job in jobs]
+    return [
+        *columns(jobs),
+        [key and key.key for key in keys],
+        [key and key.on_conflict for key in keys],
+        [key and key.period for key in keys],
+        [key and key.max_delay for key in keys],
+        once,
+    ]
+
+
+def standings(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Standing]:
+    """Read the answer of `enqueue_unique`.
+
+    Raises:
+        UniqueKeyHeld: Another transaction has written a key and does not end; nothing was written.
+    """
+    found: list[Standing | None] = [None] * len(jobs)
+    for number, job_id, verdict, writer in rows:
+        job = jobs[number - 1]
+        if verdict == "busy":
+            who = msgspec.json.decode(writer, type=_Writer)
+            key = "" if job.unique is None else job.unique.key
+            raise UniqueKeyHeld(job.task, key, who.pid, who.application_name, who.since)
+        found[number - 1] = Standing(UUID(str(job_id)), verdict)
+
+    return cast("list[Standing]", found)
+
+
+def columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
+    """Turn jobs into the first ten parameters of the statements that insert them."""
+    return [
+        [job.id for job in jobs],
+        _shared([job.queue for job in jobs]),
+        _shared([job.task for job in jobs]),
+        [job.args for job in jobs],
+        _shared([job.priority for job in jobs]),
+        given([job.delay for job in jobs]),
+        given([job.run_at for job in jobs]),
+        _shared([job.max_attempts for job in jobs]),
+        given([job.timeout for job in jobs]),
+        given([job.headers for job in jobs]),
+    ]
+
+
+def _shared(column: list[Any]) -> list[Any]:
+    """Say what all jobs share once: encoding a value costs more than making it did."""
+    return column[:1] if column.count(column[0]) == len(column) else column
+
+
+def given(column: list[Any]) -> list[Any] | None:
+    """Leave out a column without values: unnest fills it up with NULL."""
+    return column if column.count(None) < len(column) else None

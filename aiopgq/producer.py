@@ -1,0 +1,162 @@
+"""What an App does with calls: through the batcher or in one statement, if their queues have room."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from aiopgq._flow.enqueue import DEADLINE, Batcher
+from aiopgq._flow.pressure import Count, Pressure
+from aiopgq._store.jobs import Jobs
+from aiopgq._store.new_rows import count_ready_foreign, enqueue_foreign
+from aiopgq._words.job import NewJob
+from aiopgq._words.pending import MaxPending
+from aiopgq._words.unique import Standing
+from aiopgq.call import Call, check_calls, common_connection
+from aiopgq.errors import ArgumentError
+from aiopgq.handle import Home, JobHandle
+from aiopgq.middleware import Chain
+
+__all__ = ["Producer"]
+
+
+class Supply(Protocol):
+    """What an open App enqueues by."""
+
+    @property
+    def jobs(self) -> Jobs: ...
+
+    @property
+    def batcher(self) -> Batcher: ...
+
+    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]: ...
+
+
+class ProducerHome(Home, Protocol):
+    """What it needs of its App."""
+
+    @property
+    def schema(self) -> str: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def supply(self, doing: str) -> Supply: ...
+
+
+class Producer:
+    """Enqueues the calls of one App.
+
+    Args:
+        home: The App.
+        bounds: The queues that may not grow without end.
+        chain: What goes around each enqueue.
+    """
+
+    def __init__(self, home: ProducerHome, bounds: Mapping[str, MaxPending], chain: Chain) -> None:
+        self._home = home
+        self._pressure = Pressure(bounds)
+        self._bounded = bool(bounds)
+        self._chain = chain
+
+    async def many(self, calls: Iterable[Call[Any]], connection: Any) -> list[JobHandle[Any]]:
+        """Enqueue calls in one transaction, all or none.
+
+        Raises:
+            ArgumentError: A call debounces without a delay. No SQL was sent.
+            AiopgqError: What `App.enqueue_many` raises.
+        """
+        calls = check_calls(self._home, calls)
+        connection = common_connection(calls, connection)
+        if not calls:
+            return []
+        for call in calls:
+            job = call.job
+            debounces = job.unique is not None and job.unique.on_conflict == "debounce"
+            if debounces and job.delay is None and job.run_at is None:
+                raise ArgumentError(job.task, "unique", "debounce needs to know the delay; write options(delay=…).")
+
+        return await self._chain.enqueue(calls, partial(self._insert, calls, connection))
+
+    async def _insert(self, calls: Sequence[Call[Any]], connection: Any) -> list[JobHandle[Any]]:
+        home = self._home
+        if connection is None:
+            home.supply("enqueue jobs")
+        dropped = await self._dropped(calls, connection) if self._bounded else set()
+        batch = [call.job for number, call in enumerate(calls) if number not in dropped]
+        once = any(call.once for call in calls) or len({job.id for job in batch}) < len(batch)
+        for call in calls:
+            # Whoever enqueues the same calls again, after a lost answer say, gets the same jobs.
+            call.once = True
+        if not batch:
+            standings = []
+        elif connection is not None:
+            standings = await enqueue_foreign(connection, home.schema, batch, once=once)
+        else:
+            standings = await home.supply("enqueue jobs").insert(batch, once=once, keep=home.keeps_results)
+        standing = iter(standings)
+
+        return [
+            _dropped(home, call) if number in dropped else _handle(home, call, next(standing), connection)
+            for number, call in enumerate(calls)
+        ]
+
+    async def one(self, call: Call[Any]) -> JobHandle[Any]:
+        """Enqueue one call; one without a key, an id and a connection goes through the batcher."""
+        if call.connection is not None or call.once or call.job.unique is not None:
+            [handle] = await self.many([call], call.connection)
+            return handle
+        if not self._chain.around_enqueue:
+            return await self._gather(call)
+        [handle] = await self._chain.enqueue([call], partial(self._gathered, call))
+
+        return handle
+
+    async def _gathered(self, call: Call[Any]) -> list[JobHandle[Any]]:
+        return [await self._gather(call)]
+
+    async def _gather(self, call: Call[Any]) -> JobHandle[Any]:
+        supply = self._home.supply("enqueue a job")
+        if self._bounded and await self._dropped([call], None):
+            return _dropped(self._home, call)
+        await supply.batcher.add(call.job)
+
+        return JobHandle(self._home, call.job.id, call.definition.codec)
+
+    async def _dropped(self, calls: Sequence[Call[Any]], connection: Any) -> set[int]:
+        """Find room for calls; return the places of those that are dropped.
+
+        Raises:
+            QueueFull: There is no room for the calls of some queue; none is to be enqueued.
+        """
+        wanted = Counter(call.job.queue for call in calls if self._pressure.on(call.job.queue))
+        count: Count = self._count
+        if connection is not None and not self._home.is_open:
+            count = partial(count_ready_foreign, connection, self._home.schema)
+        room = {
+            queue: await self._pressure.admit(queue, jobs, count, may_wait=connection is None)
+            for queue, jobs in wanted.items()
+        }
+        dropped = set()
+        for number, call in enumerate(calls):
+            queue = call.job.queue
+            if queue in room:
+                room[queue] -= 1
+                if room[queue] < 0:
+                    dropped.add(number)
+
+        return dropped
+
+    async def _count(self, queue: str, limit: int) -> int:
+        async with asyncio.timeout(DEADLINE):
+            return await self._home.supply("count ready jobs").jobs.ready(queue, limit)
+
+
+def _handle(home: Home, call: Call[Any], standing: Standing, connection: Any) -> JobHandle[Any]:
+    codec = call.definition.codec
+    return JobHandle(home, standing.id, codec, existing=standing.verdict != "new", connection=connection)
+
+
+def _dropped(home: Home, call: Call[Any]) -> JobHandle[Any]:
+    return JobHandle(home, call.job.id, call.definition.codec, dropped=True)
