@@ -25,7 +25,7 @@ from aiopgq._store.schedules import Schedules
 from aiopgq._store.transaction import Transactions
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import monotonic
-from aiopgq._words.conclusion import release, replace_unstorable
+from aiopgq._words.conclusion import release_untouched, replace_unstorable
 from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.prefetch import TICK, Prefetch
 from aiopgq.equipment import Equipment, Manners
@@ -160,24 +160,24 @@ class Workshop:
             if self._ticking is None:
                 self._ticking = self._loop.call_later(TICK, self._tick)
         else:
-            self._settler.add(release(job))
+            self._settler.add(release_untouched(job))
 
     def release_waiting(self) -> None:
         """Give back the jobs that wait for a slot."""
         for job in self.prefetch.clear():
-            self._settler.add(release(job))
+            self._settler.add(release_untouched(job))
 
     def cancel(self, job_id: UUID) -> None:
         """Ask a run to end because somebody wants its job cancelled; one that waits is released, which cancels it."""
         if (run := self.runner.running.get(job_id)) is not None:
             self.runner.stop(run, "cancel")
         elif (job := self.prefetch.remove(job_id)) is not None:
-            self._settler.add(release(job))
+            self._settler.add(release_untouched(job))
 
     def _tick(self) -> None:
         self._ticking = None
         for job in self.prefetch.tick():
-            self._settler.add(release(job))
+            self._settler.add(release_untouched(job))
         if len(self.prefetch):
             self._ticking = self._loop.call_later(TICK, self._tick)
 

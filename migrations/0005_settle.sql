@@ -199,8 +199,8 @@ BEGIN
         SET status = 'pending', worker_id = NULL, claim_id = NULL, claimed_at = NULL, started_at = NULL,
             progress = NULL, current_stage = NULL,
             attempts = j.attempts - e.refund::integer,
-            run_at = now_ + make_interval(secs => e.delay),
-            place = CASE WHEN e.delay <= 0 THEN nextval('aiopgq.places') END,
+            run_at = coalesce(now_ + make_interval(secs => e.delay), j.run_at),
+            place = CASE WHEN e.delay IS NULL THEN j.place WHEN e.delay <= 0 THEN nextval('aiopgq.places') END,
             last_error = coalesce(e.reason, j.last_error),
             errors = aiopgq.append_error(j.errors, e.error::jsonb)
         FROM (
@@ -219,6 +219,7 @@ END
 $$;
 COMMENT ON FUNCTION aiopgq.reschedule_jobs IS
     'The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). '
+    'A delay that is NULL leaves a job its place: it has not begun. '
     'A job whose cancel was requested is archived as cancelled instead.';
 
 CREATE FUNCTION aiopgq.mark_jobs(

@@ -195,7 +195,7 @@ class Jobs:
                     "reschedule",
                     ids,
                     claims,
-                    [one.delay for one in batch],
+                    [None if one.untouched else one.delay for one in batch],
                     [one.refund for one in batch],
                     [one.reason for one in batch],
                     [one.error for one in batch],

@@ -12,7 +12,7 @@ from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.outcome import OUTCOMES, Cancel, Fail, Outcome, Retry, Snooze
 from aiopgq._words.task import TaskDefinition
 
-__all__ = ["NotBegun", "conclude", "inconclusive", "postpone", "release", "replace_unstorable"]
+__all__ = ["NotBegun", "conclude", "inconclusive", "postpone", "release", "release_untouched", "replace_unstorable"]
 
 # A job that cannot be run here just now comes back after so many seconds.
 _POSTPONED: Final = 1.0
@@ -70,6 +70,11 @@ def conclude(
 def release(job: ClaimedJob) -> Settlement:
     """Give a job back that was claimed but will not be finished; its attempt is not spent."""
     return Settlement(job, "pending", refund=True)
+
+
+def release_untouched(job: ClaimedJob) -> Settlement:
+    """Give a job back that was claimed but has not begun: it keeps its place, and its attempt is not spent."""
+    return Settlement(job, "pending", refund=True, untouched=True)
 
 
 def postpone(job: ClaimedJob) -> Settlement:

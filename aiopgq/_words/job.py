@@ -87,6 +87,7 @@ class Settlement(NamedTuple):
         error: The encoded entry for the job's list of errors.
         delay: Seconds until a pending job is due.
         refund: Whether the attempt is given back.
+        untouched: Whether it is pending again as if it had not been claimed, in its old place.
         report: What the run reported last and nobody has written yet.
         settled: Whether it is written already, in the transaction of its run.
         seconds: How long the run took; None if nobody asks, or it never began.
@@ -99,6 +100,7 @@ class Settlement(NamedTuple):
     error: str | None = None
     delay: float = 0.0
     refund: bool = False
+    untouched: bool = False
     report: Mark | None = None
     settled: bool = False
     seconds: float | None = None

@@ -27,7 +27,8 @@ _MOST: Final = 100
 _LARGEST: Final = 1_000_000
 _ENOUGH_RUNS: Final = 10
 _WEIGHT: Final = 0.1
-_BARRED: Final = 1.0
+# Where one job was claimed ahead for nothing there are more like it, for so many seconds.
+_BARRED: Final = 10.0
 
 
 class _Pool:
@@ -55,6 +56,10 @@ class _Pool:
         weight = max(_WEIGHT, 1 / self.runs)
         self.seconds += weight * (seconds - self.seconds)
         self.characters += weight * (characters - self.characters)
+
+    def bar(self) -> None:
+        """Let none wait for a while."""
+        self.barred_until = monotonic() + _BARRED
 
     @property
     def most(self) -> int:
@@ -103,8 +108,7 @@ class Prefetch:
         if pool is None:
             return False
         if not self._may_wait(job):
-            # Where there is one there are more: they would be claimed for nothing.
-            pool.barred_until = monotonic() + _BARRED
+            pool.bar()
             return False
         pool.waiting.append((job, self._ticks))
         pool.mark = len(pool.waiting) // 2
@@ -146,7 +150,7 @@ class Prefetch:
         for pool in self._pools.values():
             if pool.waiting and self._ticks - pool.waiting[0][1] > _PATIENCE:
                 # Runs take longer than was measured: one of them has not ended yet.
-                pool.seconds += _PATIENCE * TICK
+                pool.bar()
             while pool.waiting and self._ticks - pool.waiting[0][1] > _PATIENCE:
                 late.append(pool.waiting.popleft()[0])
 

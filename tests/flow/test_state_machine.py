@@ -294,7 +294,8 @@ class World:
         for one in self.some_claims():
             delay = self.dice.choice([0.0, FAR])
             if self.dice.random() < 0.5:
-                batch.append(Settlement(one, "pending", delay=delay, refund=True))
+                untouched = self.dice.random() < 0.5
+                batch.append(Settlement(one, "pending", delay=delay, refund=True, untouched=untouched))
             elif one.attempts < one.max_attempts:
                 batch.append(Settlement(one, "pending", reason="why", error='{"attempt": 1}', delay=delay))
         await self.settled("pending", batch)
@@ -308,7 +309,8 @@ class World:
         if job.cancel_requested:
             job.leave("cancelled")
             return
-        job.status, job.claim_id, job.worker_id, job.in_line = "pending", None, None, settlement.delay == 0
+        in_line = settlement.untouched or settlement.delay == 0
+        job.status, job.claim_id, job.worker_id, job.in_line = "pending", None, None, in_line
         job.attempts -= settlement.refund
         job.errors += settlement.error is not None
 

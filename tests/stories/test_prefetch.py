@@ -15,6 +15,7 @@ SLOTS = 2
 QUICK = 20
 BEHIND = 30
 STATUSES = "SELECT task, status, attempts, count(*) AS jobs FROM aiopgq.all_jobs GROUP BY 1, 2, 3"
+PLACES = "SELECT array_agg(place ORDER BY (args ->> 'n')::integer) FROM aiopgq.jobs WHERE task = 'behind'"
 DECLARE_DEAD = "UPDATE aiopgq.workers SET dead_at = clock_timestamp() WHERE dead_at IS NULL RETURNING id"
 
 
@@ -161,6 +162,9 @@ async def test_what_waits_for_a_slow_job_is_left_to_an_idle_worker(dsn, crowd, j
                 return await statuses(sql, "behind") == {("pending", 0): BEHIND}
 
             await eventually(released, within=30, what="the others may have them")
+            before = QUICK + SLOTS
+            places = await sql.fetchval(PLACES)
+            assert places == list(range(before + 1, before + BEHIND + 1))
             async with other.begin():
                 await eventually(lambda: len(other.ran["behind"]) == BEHIND, within=30, what="the other runs them")
             crowd.may_end.set()

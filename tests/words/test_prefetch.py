@@ -117,7 +117,7 @@ def test_a_job_that_may_not_wait_shows_that_there_are_such_jobs(monkeypatch):
 
     assert not waiting.add(job(attempts=12))
     assert room(waiting) == 10
-    now[0] += 1.1
+    now[0] += 10.1
     assert room(waiting) == 110
 
 

@@ -2,7 +2,7 @@
 --
 --   $1  uuid[]     ids
 --   $2  uuid[]     the claim_id of each
---   $3  float8[]   seconds until they are due; 0 puts them in line at once
+--   $3  float8[]   seconds until they are due; 0 puts them in line at once, NULL in their old place
 --   $4  boolean[]  give the attempt back
 --   $5  text[]     reasons, or NULL
 --   $6  text[]     the entry of this attempt for the list of errors, JSON, or NULL
