@@ -83,8 +83,9 @@ class Prefetch:
         self._slots = slots
         self._may_wait = may_wait
         closed = {slots.pool(queue) for queue in off}
-        pools = dict.fromkeys(map(slots.pool, slots.queues))
-        self._pools = {pool: _Pool(slots.size(pool)) for pool in pools if pool not in closed}
+        pools = {pool: slots.size(pool) for pool in map(slots.pool, slots.queues) if pool not in closed}
+        # Where there are as many slots as may wait, claims are large enough without.
+        self._pools = {pool: _Pool(size) for pool, size in pools.items() if size < _MOST}
         self._ticks = 0
 
     def __len__(self) -> int:

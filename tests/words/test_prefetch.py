@@ -45,7 +45,17 @@ def room(waiting):
 
 @pytest.mark.parametrize(
     ("slots", "seconds", "most"),
-    [(10, 0.0001, 100), (10, 0.01, 20), (10, 0.019, 10), (1, 0.01, 2), (1, 0.019, 1), (10, 0.021, 0), (10, 60, 0)],
+    [
+        (10, 0.0001, 100),
+        (10, 0.01, 20),
+        (10, 0.019, 10),
+        (1, 0.01, 2),
+        (1, 0.019, 1),
+        (10, 0.021, 0),
+        (10, 60, 0),
+        (99, 0.0001, 100),
+        (100, 0.0001, 0),
+    ],
 )
 def test_as_many_may_wait_as_start_within_twenty_milliseconds(slots, seconds, most):
     assert room(measured(Slots(slots, {}, ["web"]), seconds)) == slots + most
