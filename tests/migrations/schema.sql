@@ -687,14 +687,14 @@ FUNCTION aiopgq.report_progress(p_id uuid, p_claim uuid, p_percent double precis
     md5 f29fe4216e99411594fa9def3f4b3d7b
 
 FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double precision[], p_refunds boolean[], p_reasons text[], p_errors text[], p_keep boolean)
-    -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A job whose cancel was requested is archived as cancelled instead.
+    -- The way back to pending: retry (an error, no refund), snooze and release (refund gives the attempt back). A delay that is NULL leaves a job its place: it has not begun. A job whose cancel was requested is archived as cancelled instead.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b4c7082b2fd06f1ab1fad6f8cf63e5cc
+    md5 7f8154eca3b8bad1db82641ba88e43bf
 
 FUNCTION aiopgq.rescue_orphans(p_keep boolean)
     -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
