@@ -23,6 +23,7 @@ from aiopgq.call import Call
 from aiopgq.equipment import Equipment, Parentage
 from aiopgq.errors import AppNotOpen
 from aiopgq.handle import JobHandle
+from aiopgq.inbox import DEFAULT_WINDOW
 from aiopgq.inspector import Inspector
 from aiopgq.middleware import Chain, Middleware
 from aiopgq.opened import DatabaseSettings, Opened
@@ -58,6 +59,8 @@ class App(Registry, Generic[State]):
         queue: The queue of tasks that name none.
         retention: Seconds (or a timedelta) finished jobs and their results are kept; 0 keeps nothing.
             Default 7 days.
+        inbox_window: Seconds (or a timedelta) the inbox knows a message; one delivered again after that is taken
+            for a new one. Default 7 days.
         listen_dsn: Where to LISTEN, if `dsn` leads through a pooler. Default: AIOPGQ_LISTEN_DSN or `dsn`.
         connect: Makes an asyncpg connection instead of a DSN, for tokens and connectors.
         statement_cache_size: Prepared statements kept per connection. Default:
@@ -83,6 +86,7 @@ class App(Registry, Generic[State]):
         state: Callable[[], AbstractAsyncContextManager[State]] | None = None,
         queue: str = options.DEFAULT_QUEUE,
         retention: float | timedelta = 7 * _DAY,
+        inbox_window: float | timedelta = DEFAULT_WINDOW,
         listen_dsn: str | None = None,
         connect: ConnectFactory | None = None,
         statement_cache_size: int | None = None,
@@ -96,6 +100,7 @@ class App(Registry, Generic[State]):
         self._chain = Chain(middleware)
         self._state = StateHolder(state)
         self._retention = options.seconds("retention", retention)
+        self._inbox_window = options.seconds("inbox_window", inbox_window)
         self._listen_dsn = None if listen_dsn is None else normal(listen_dsn, "listen_dsn")
         self._connect = connect
         if statement_cache_size is not None:
@@ -242,6 +247,7 @@ class App(Registry, Generic[State]):
             slots=make_slots(),
             state=self._state.entered,
             retention=self._retention,
+            inbox_window=self._inbox_window,
             max_result_bytes=self._max_result_bytes,
             version=version("aiopgq"),
         )

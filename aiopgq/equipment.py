@@ -29,6 +29,7 @@ class Equipment:
         slots: The queues served, and how much may run at once.
         state: Enters the App's state for one worker process.
         retention: Seconds finished jobs are kept; 0 keeps nothing.
+        inbox_window: Seconds the inbox knows a message.
         max_result_bytes: The largest result kept.
         version: Of aiopgq, for the row of the worker.
     """
@@ -42,6 +43,7 @@ class Equipment:
     slots: Slots
     state: Callable[[], AbstractAsyncContextManager[None]]
     retention: float
+    inbox_window: float
     max_result_bytes: int
     version: str
 

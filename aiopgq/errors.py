@@ -20,6 +20,7 @@
     ├── StoreError              PostgreSQL did not do it; the reason is __cause__
     │   ├── StoreUnavailable        no answer in time; safe to repeat with the same id
     │   ├── RowRefused              PostgreSQL cannot store a row of ours
+    │   ├── MessageHeld             (TimeoutError) a transaction that is receiving the same message does not end
     │   ├── EnqueueUnknown          whether the job was committed cannot be known
     │   └── UniqueKeyHeld           another transaction has written the key of the job, and does not end
     ├── QueueFull               a queue has as many ready jobs as `max_pending` allows
@@ -50,6 +51,7 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "JobNotFound",
+    "MessageHeld",
     "MigrationChanged",
     "NoCurrentJob",
     "NoState",
@@ -118,9 +120,8 @@ class AppNotOpen(UsageError, RuntimeError):
     def __init__(self, doing: str) -> None:
         self.doing = doing
         super().__init__(
-            f"Cannot {doing}: the App is not open. Wrap the program in `async with jobs:` "
-            "(in FastAPI: `FastAPI(lifespan=jobs.lifespan)`), or pass a connection of your own "
-            "with `.options(connection=…)`."
+            f"Cannot {doing}: the App is not open. Wrap the program in `async with jobs:` (in FastAPI: "
+            "`FastAPI(lifespan=jobs.lifespan)`), or pass a connection of your own with `.options(connection=…)`."
         )
 
 
@@ -290,6 +291,18 @@ class RowRefused(StoreError):
     def __init__(self, doing: str, sqlstate: str, detail: str) -> None:
         self.doing, self.sqlstate, self.detail = doing, sqlstate, detail
         super().__init__(f"PostgreSQL refused to {doing} ({sqlstate}): {detail}. Nothing of it was written.")
+
+
+class MessageHeld(StoreError, TimeoutError):
+    """A transaction that is receiving the same message has not ended; `held_by`: the pids it may have."""
+
+    def __init__(self, consumer: str, message_id: str, timeout: float, held_by: str | None) -> None:
+        self.consumer, self.message_id, self.timeout, self.held_by = consumer, message_id, timeout, held_by
+        holder = f" (pid {held_by} in pg_stat_activity)" if held_by else ""
+        super().__init__(
+            f"Message {message_id!r} of consumer {consumer!r} is held by a transaction{holder} that has not ended "
+            f"for {timeout:g} s. Nothing is recorded; receive the message again later."
+        )
 
 
 class EnqueueUnknown(StoreError):

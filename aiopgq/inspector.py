@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from aiopgq._store.inbox import Inbox, Received
 from aiopgq._store.jobs import Filters, Jobs
 from aiopgq._store.schedules import Schedules
 from aiopgq._store.workers import Workers
@@ -15,7 +16,7 @@ from aiopgq._words.schedule import ScheduleInfo
 from aiopgq._words.workers import WorkerInfo
 from aiopgq.errors import JobNotFound, ScheduleNotFound
 
-__all__ = ["Count", "Inspector", "Replayed"]
+__all__ = ["Count", "Inspector", "Received", "Replayed"]
 
 _ALL: Final = 2**31 - 1
 _BATCH: Final = 1000
@@ -44,12 +45,13 @@ class Replayed(NamedTuple):
 
 
 class Inspector:
-    """Looks at jobs, schedules and workers, and mends them; `jobs.inspector` of an opened App."""
+    """Looks at jobs, schedules, workers and the inbox, and mends them; `jobs.inspector` of an opened App."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._schedules = Schedules(jobs.line)
         self._workers = Workers(jobs.line)
+        self._inbox = Inbox(jobs.line)
 
     async def job(self, job_id: UUID) -> JobInfo:
         """Look at one job.
@@ -251,3 +253,21 @@ class Inspector:
             StoreUnavailable: PostgreSQL did not answer.
         """
         return await self._workers.drain(ids)
+
+    # inbox
+
+    async def inbox(self) -> list[Received]:
+        """Count the messages each consumer has received, as far as they are kept; reads the whole inbox.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._inbox.consumers()
+
+    async def prune_inbox(self, window: float) -> int:
+        """Delete the messages received more than that many seconds ago; return how many. Each 5,000 is a transaction.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._inbox.prune(window)

@@ -12,13 +12,14 @@ from aiopgq._words.task import TaskDefinition, where_defined
 from aiopgq.errors import ConfigError, TaskNameTaken, TaskNotIncluded
 from aiopgq.router import Declares, EnqueueHome, Router, TaskCore
 from aiopgq.schedules import Schedules, declared_schedules
+from aiopgq.subscriber import Receives
 
 __all__ = ["Registry"]
 
 _Handler = TypeVar("_Handler", bound=EventHandler)
 
 
-class Registry(Declares):
+class Registry(Declares, Receives):
     """The tasks of an App.
 
     Args:

@@ -20,6 +20,7 @@ from aiopgq._flow.tick import Ticker
 from aiopgq._flow.transact import Transactor
 from aiopgq._flow.upkeep import Upkeep
 from aiopgq._store.connection import Line
+from aiopgq._store.inbox import Inbox
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.schedules import Schedules
 from aiopgq._store.transaction import Transactions
@@ -99,7 +100,14 @@ class Workshop:
         self._loop = asyncio.get_running_loop()
         self._ticking: asyncio.TimerHandle | None = None
         self._reporter = Reporter(beside, self.runner.running, self.cancel)
-        self.upkeep = Upkeep(beside, Workers(self.lines[1]), list(equipment.tasks), equipment.retention)
+        self.upkeep = Upkeep(
+            beside,
+            Workers(self.lines[1]),
+            Inbox(self.lines[1]),
+            list(equipment.tasks),
+            equipment.retention,
+            equipment.inbox_window,
+        )
         self.ticker = Ticker(Schedules(self.lines[1]), equipment.schedules)
         self._rescuer = Rescuer(Workers(self.lines[1]), incarnation, manners.beat_interval, keep=keep)
         self.ended = {"completed": 0, "cancelled": 0, "failed": 0, "pending": 0}

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from aiopgq._store.inbox import Inbox
 from aiopgq._store.jobs import Jobs, Unserved
 from aiopgq._store.patience import Patience
 from aiopgq._store.workers import Workers
@@ -37,15 +38,21 @@ class Upkeep:
     Args:
         jobs: The store of jobs.
         workers: The store of workers.
+        inbox: The store of messages received.
         tasks: Names the worker knows.
         retention: Seconds the archive keeps jobs.
+        inbox_window: Seconds the inbox knows a message.
     """
 
-    def __init__(self, jobs: Jobs, workers: Workers, tasks: Sequence[str], retention: float) -> None:
+    def __init__(
+        self, jobs: Jobs, workers: Workers, inbox: Inbox, tasks: Sequence[str], retention: float, inbox_window: float
+    ) -> None:
         self._jobs = jobs
         self._workers = workers
+        self._inbox = inbox
         self._tasks = list(tasks)
         self._retention = retention
+        self._inbox_window = inbox_window
         self._tables_at: float | None = None
         self._warned: dict[tuple[str, str], float] = {}
         self._patience = Patience(log, "look after the tables")
@@ -81,6 +88,7 @@ class Upkeep:
             log.debug("the partitions of the archive wait for the next pass: %s", error)
         else:
             await self._workers.forget(_FORGET_WORKERS)
+            await self._inbox.prune(self._inbox_window)
             self._tables_at = monotonic()
 
     async def _look_for_unserved(self) -> None:

@@ -6,10 +6,11 @@ the first statement.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-__all__ = ["check_connection", "fetch_foreign", "in_transaction", "is_asyncpg"]
+__all__ = ["begun", "check_connection", "check_source", "fetch_foreign", "in_transaction", "is_asyncpg", "is_within"]
 
 _SQLALCHEMY: Final = ("AsyncSession", "AsyncConnection", "async_scoped_session")
 _ASYNCPG: Final = ("Connection", "PoolConnectionProxy")
@@ -65,6 +66,49 @@ def in_transaction(connection: Any) -> bool:
 def is_asyncpg(connection: Any) -> bool:
     """Tell whether it is a connection of asyncpg, where each statement outside a transaction is one of its own."""
     return _kind(connection) == "asyncpg"
+
+
+async def is_within(connection: Any) -> bool:
+    """Tell whether what was just written on a connection is in a transaction; a driver in autocommit has none."""
+    if _kind(connection) == "sqlalchemy":
+        # A session lends its connection, which by now is in the transaction, if there is one.
+        lent = connection if hasattr(connection, "get_raw_connection") else await connection.connection()
+        connection = (await lent.get_raw_connection()).driver_connection
+    asked = getattr(connection, "is_in_transaction", None)
+
+    # Psycopg's says only whether it is in autocommit.
+    return bool(asked()) if asked else not getattr(connection, "autocommit", False)
+
+
+def check_source(setting: str, source: Any) -> None:
+    """Check that `begun` can begin transactions there.
+
+    Raises:
+        TypeError: It cannot; the message lists what works.
+    """
+    if not (_kind(source) or hasattr(source, "acquire") or hasattr(source, "begin") or callable(source)):
+        what = f"{type(source).__module__}.{type(source).__qualname__}"
+        raise TypeError(
+            f"{setting} takes an asyncpg Pool or Connection, a SQLAlchemy async_sessionmaker or AsyncEngine, or a "
+            f"function that returns an async context manager of a connection in a transaction, not {what}."
+        )
+
+
+@asynccontextmanager
+async def begun(source: Any) -> AsyncIterator[Any]:
+    """Begin a transaction where the caller's connections come from, lend its connection, and commit or roll back."""
+    if _kind(source) == "asyncpg":
+        async with source.transaction():
+            yield source
+    elif _kind(source) == "sqlalchemy":
+        async with source.begin():
+            yield source
+    elif hasattr(source, "acquire"):
+        async with source.acquire() as connection, connection.transaction():
+            yield connection
+    else:
+        async with source.begin() if hasattr(source, "begin") else source() as connection:
+            yield connection
 
 
 def _kind(connection: Any) -> str | None:

@@ -29,6 +29,7 @@ _COMMANDS: Final = (
     "dead",
     "schedules",
     "workers",
+    "inbox",
     "tasks",
     "version",
 )

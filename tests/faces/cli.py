@@ -89,7 +89,7 @@ async def block() -> None:
 FORGE = """
 import json, os, runpy, sys
 import aiopgq.cli.group, aiopgq.cli.run, aiopgq.cli.jobs, aiopgq.cli.dead, aiopgq.cli.tasks, aiopgq.cli.enqueue
-import aiopgq.cli.schedules
+import aiopgq.cli.inbox, aiopgq.cli.schedules
 
 for line in sys.stdin:
     order = json.loads(line)

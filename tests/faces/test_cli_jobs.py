@@ -324,6 +324,7 @@ def test_help_names_every_command_with_an_example(cli_alone):
         "dead",
         "schedules",
         "workers",
+        "inbox",
         "tasks",
         "version",
     ]
