@@ -37,7 +37,9 @@ DECLARE
     sign integer := hashtextextended(p_message_id, hashtextextended(p_consumer, 0)) & 1023;
     home integer := 'aiopgq.inbox'::regclass::oid::bigint % 2147483647;
 BEGIN
-    PERFORM set_config('lock_timeout', coalesce(ceil(greatest(p_timeout, 0.001) * 1000), 0)::bigint::text, true);
+    -- In milliseconds; 0 is no limit.
+    PERFORM set_config('lock_timeout', CASE WHEN p_timeout IS NULL THEN '0'
+        ELSE least(greatest(ceil(p_timeout * 1000), 1), 2147483647)::bigint::text END, true);
     BEGIN
         -- Whoever is inserting the same message is waited for: committed, it is a duplicate; rolled back, it is ours.
         INSERT INTO aiopgq.inbox (consumer, message_id) VALUES (p_consumer, p_message_id)
