@@ -17,7 +17,7 @@ from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.schema import migrate
 from aiopgq._store.workers import Workers
-from aiopgq.errors import StoreError, UniqueKeyHeld
+from aiopgq.errors import MessageHeld, StoreError, UniqueKeyHeld
 
 # A role of a server lives longer than the database it is made for.
 DENIED = "permission denied"
@@ -193,6 +193,46 @@ async def test_a_producer_may_call_migrate_on_a_current_schema(roles):
     jobs, _ = app_of(await roles.make("producer"), roles.schema)
 
     assert await jobs.migrate() == ()
+
+
+@pytest.mark.parametrize("roles", ["aiopgq", "Our jobs"], indirect=True)
+@pytest.mark.parametrize("kind", ["producer", "worker"])
+async def test_who_enqueues_and_who_works_receive_messages(roles, kind):
+    dsn = await roles.make(kind)
+    inbox = App(dsn, schema=roles.schema).inbox
+    home = f'"{roles.schema}"'
+
+    async with Connected(dsn) as own, Connected(dsn) as other:
+        async with own.transaction(), inbox.once(own, consumer="billing", message_id="m") as first:
+            assert first
+            async with other.transaction():
+                with pytest.raises(MessageHeld) as told:
+                    await inbox.once(other, consumer="billing", message_id="m", timeout=0.01).__aenter__()
+        assert told.value.held_by == str(own.get_server_pid())
+        assert await other.fetchval(f"SELECT {home}.receive_message('billing', 'm')") is False
+        assert await other.fetchval(f"SELECT {home}.forget_message('billing', 'm')") is True
+
+
+async def test_a_producer_neither_sees_nor_prunes_the_inbox_and_a_reader_sees_it(roles):
+    home = f'"{roles.schema}"'
+    async with Connected(await roles.make("producer")) as own:
+        await own.execute(f"SELECT {home}.receive_message('billing', 'm')")
+        for forbidden in (
+            f"SELECT consumer FROM {home}.inbox",
+            f"INSERT INTO {home}.inbox (consumer, message_id) VALUES ('billing', 'n')",
+            f"DELETE FROM {home}.inbox",
+            f"SELECT {home}.prune_inbox(0, '-infinity', 1)",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await own.execute(forbidden)
+    reading, _ = app_of(await roles.make("reader"), roles.schema)
+    working, _ = app_of(await roles.make("worker"), roles.schema)
+
+    async with reading, working:
+        assert [(one.consumer, one.messages) for one in await reading.inspector.inbox()] == [("billing", 1)]
+        with pytest.raises(StoreError, match=DENIED):
+            await reading.inspector.prune_inbox(0)
+        assert await working.inspector.prune_inbox(0) == 1
 
 
 async def test_a_reader_waits_for_results_and_cannot_enqueue(roles):
