@@ -79,9 +79,10 @@ class Inbox:
         first, held_by = await receive_foreign(connection, self._schema, consumer, message_id, seconds)
         if first is None:
             raise MessageHeld(consumer, message_id, seconds or 0.0, " or ".join(map(str, held_by)) or None)
-        if first and not await is_within(connection):
-            # In autocommit the record alone is committed by now.
-            await forget_foreign(connection, self._schema, consumer, message_id)
+        if not await is_within(connection):
+            if first:
+                # In autocommit the record alone is committed by now.
+                await forget_foreign(connection, self._schema, consumer, message_id)
             raise UsageError(_NO_TRANSACTION)
         try:
             yield first

@@ -1,14 +1,19 @@
 """Every example does what it shows, and every page shows the examples as they are."""
 
 import asyncio
+import contextlib
 import re
 import shutil
+import signal
 import sys
 import textwrap
 from uuid import uuid4
 
+import aio_pika
 import asyncpg
+import nats
 import pytest
+from brokers import Nats, Rabbit
 from faces.serving import AIOHTTP, EXAMPLES, UVICORN, environment, left_in, served
 from support import eventually
 
@@ -175,6 +180,86 @@ async def test_schedules_are_declared_and_made_at_run_time(dsn):
         "some before",
         "2",
     ]
+
+
+async def test_a_message_has_its_effect_once_for_each_consumer(dsn):
+    said = await said_by("inbox.py", DATABASE_URL=sqlalchemy(dsn))
+
+    assert said.splitlines() == ["billing: True False", "mail: True False", "invoices: 1", "mails: 1"]
+
+
+@contextlib.asynccontextmanager
+async def consuming(program, **settings):
+    """Run a consumer until the end of the block; it must have come up, and end by Ctrl-C."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        program,
+        cwd=EXAMPLES,
+        env=environment(**settings),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            assert await process.stdout.readline() == b"waiting for orders\n"
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            _, trouble = await process.communicate()
+    assert b"KeyboardInterrupt" in trouble
+    assert b"consumer 'billing' failed" not in trouble
+
+
+class Invoices:
+    """The table of an application that writes invoices."""
+
+    def __init__(self, connection):
+        self.connection = connection
+
+    async def are(self, *ids):
+        """Wait until there is an invoice for each of these orders, and no other."""
+
+        async def look():
+            rows = await self.connection.fetch("SELECT id FROM invoices ORDER BY id")
+            return [row["id"] for row in rows] == list(ids)
+
+        await eventually(look, within=30, what=f"the invoices are those of {ids}")
+
+
+@pytest.fixture
+async def invoices(dsn):
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("CREATE TABLE invoices (id integer, cents integer)")
+    yield Invoices(connection)
+    await connection.close()
+
+
+async def test_the_consumer_of_nats_writes_no_second_invoice_for_a_message_it_has_committed(dsn, invoices):
+    with Nats() as server:
+        async with consuming("orders/billing.py", DATABASE_URL=sqlalchemy(dsn), NATS_URL=server.url):
+            # As if a consumer before it had died between its commit and its word to the broker.
+            await invoices.connection.execute("SELECT aiopgq.receive_message('billing', 'event-8')")
+            connection = await nats.connect(server.url)
+            for number in (7, 8, 9):
+                order = b'{"id": %d, "cents": 990}' % number
+                headers = {"Nats-Msg-Id": f"event-{number}"}
+                await connection.jetstream().publish("orders.placed", order, headers=headers)
+            await invoices.are(7, 9)
+            await connection.close()
+
+
+async def test_the_consumer_of_rabbitmq_writes_one_invoice_for_an_order_that_comes_twice(dsn, invoices):
+    with Rabbit() as server:
+        async with consuming("rabbitmq_consumer.py", DATABASE_URL=dsn, AMQP_URL=server.url):
+            connection = await aio_pika.connect(server.url)
+            async with connection:
+                channel = await connection.channel()
+                for number in (7, 7, 8):
+                    order = b'{"id": %d, "cents": 990}' % number
+                    message = aio_pika.Message(order, message_id=f"event-{number}")
+                    await channel.default_exchange.publish(message, routing_key="orders")
+                await invoices.are(7, 8)
 
 
 async def test_the_tests_of_the_example_pass_for_somebody_else(tmp_path, aiopgq_dsn):

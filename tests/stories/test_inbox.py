@@ -207,6 +207,19 @@ async def test_an_error_after_the_commit_does_not_take_the_record_back(inbox, ef
     assert (await known(effects), await done(effects)) == ([("billing", "m")], ["m"])
 
 
+async def test_an_error_after_the_commit_of_asyncpg_does_not_take_the_record_back_either(inbox, effects, two):
+    async def fail():
+        transaction = two[0].transaction()
+        await transaction.start()
+        async with inbox.once(two[0], consumer="billing", message_id="m"):
+            await transaction.commit()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert await known(effects) == [("billing", "m")]
+
+
 async def test_a_statement_that_postgresql_refuses_leaves_its_own_error(inbox, effects, two):
     with pytest.raises(asyncpg.DivisionByZeroError):
         async with two[0].transaction(), inbox.once(two[0], consumer="billing", message_id="m"):
@@ -279,8 +292,21 @@ async def test_without_a_transaction_nothing_is_recorded(inbox, effects, two, en
         for outside in (two[0], connection, own):
             with pytest.raises(UsageError, match="No transaction is open"):
                 await receive(inbox, outside)
+        assert (await known(effects), await done(effects)) == ([], [])
 
-    assert (await known(effects), await done(effects)) == ([], [])
+        await effects.execute("SELECT aiopgq.receive_message('billing', 'm')")
+        for outside in (two[0], connection, own):
+            with pytest.raises(UsageError, match="No transaction is open"):
+                await receive(inbox, outside)
+
+    assert (await known(effects), await done(effects)) == ([("billing", "m")], [])
+
+
+async def test_without_a_transaction_a_connection_of_asyncpg_does_not_even_ask(inbox, effects, two):
+    async with two[1].transaction():
+        assert await receive(inbox, two[1])
+        with pytest.raises(UsageError, match="No transaction is open"):
+            await receive(inbox, two[0], timeout=0.01)
 
 
 # At the same time

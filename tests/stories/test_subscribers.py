@@ -126,7 +126,8 @@ class RabbitQueue:
             try:
                 yield cls(connection, channel, queue)
             finally:
-                await queue.delete(if_unused=False, if_empty=False)
+                async with connection.channel() as other:
+                    await other.queue_delete("orders")
 
     async def publish(self, body, message_id):
         await self.channel.default_exchange.publish(

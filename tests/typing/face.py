@@ -13,6 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
+import asyncpg
+from aio_pika.abc import AbstractIncomingMessage
+from nats.aio.msg import Msg
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
 from aiopgq import (
     App,
     Backoff,
@@ -285,6 +290,26 @@ async def running() -> None:
         assert_type(opened, App[Resources])
         assert_type(worker, Worker)
         worker.stop(now=True)
+
+
+async def receiving(pool: asyncpg.Pool, session: async_sessionmaker[AsyncSession]) -> None:
+    """The inbox, and handlers of messages."""
+    async with jobs.inbox.once(session(), consumer="billing", message_id=UUID(int=1), timeout=None) as first:
+        assert_type(first, bool)
+    jobs.inbox.once(session(), consumer="billing")  # type: ignore[call-arg]
+
+    @jobs.subscriber(consumer="billing", transactions=session)
+    async def with_session(message: Msg, session: AsyncSession) -> None: ...
+
+    @jobs.subscriber(consumer="billing", transactions=pool, pause=timedelta(seconds=1))
+    async def with_pool(message: AbstractIncomingMessage, connection: Any) -> int:
+        return 1
+
+    @jobs.subscriber(consumer="billing", transactions=session)  # type: ignore[arg-type]
+    async def with_another(message: Msg, session: bytes) -> None: ...
+
+    assert_type(with_session, Callable[[Msg], Coroutine[Any, Any, None]])
+    assert_type(with_pool, Callable[[AbstractIncomingMessage], Coroutine[Any, Any, None]])
 
 
 async def testing() -> None:
