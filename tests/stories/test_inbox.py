@@ -404,7 +404,9 @@ async def test_the_lock_timeout_of_the_caller_neither_counts_nor_changes(inbox, 
         await transaction.rollback()
         assert await asyncio.wait_for(second, 30)
 
-    assert await two[1].fetchval("SHOW lock_timeout") == "1ms"
+    async with two[1].transaction():
+        await receive(inbox, two[1], "other")
+        assert await two[1].fetchval("SHOW lock_timeout") == "1ms"
 
 
 @pytest.mark.parametrize("level", ["repeatable_read", "serializable"])
