@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What some tests need besides Python, out of Debian, as root: poolers, a container engine with a PostgreSQL for it, and
-# what makes a clock wrong.
+# What some tests need besides Python, out of Debian, as root: poolers, brokers, a container engine with a PostgreSQL for
+# it, and what makes a clock wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export DEBIAN_FRONTEND=noninteractive
@@ -30,6 +30,8 @@ export bouncer release
 
 wanted=()
 command -v pgbouncer >/dev/null || wanted+=(pgbouncer)
+command -v nats-server >/dev/null || wanted+=(nats-server)
+command -v rabbitmq-server >/dev/null || wanted+=(rabbitmq-server)
 command -v dockerd >/dev/null || wanted+=(docker.io containerd runc iptables)
 [ -x /usr/lib/postgresql/15/bin/postgres ] || wanted+=(postgresql-15)
 [ -e /usr/lib/*/faketime/libfaketime.so.1 ] || wanted+=(libfaketime)

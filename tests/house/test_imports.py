@@ -3,7 +3,19 @@
 import subprocess
 import sys
 
-EXTRAS = ["click", "fastapi", "aiohttp", "pydantic", "pytest", "rich", "sqlalchemy", "starlette", "uvloop"]
+EXTRAS = [
+    "aio_pika",
+    "aiohttp",
+    "click",
+    "fastapi",
+    "nats",
+    "pydantic",
+    "pytest",
+    "rich",
+    "sqlalchemy",
+    "starlette",
+    "uvloop",
+]
 
 
 def run(program):
