@@ -26,6 +26,9 @@ async def main() -> None:
             order = msgspec.json.decode(message.body)
             await connection.execute("INSERT INTO invoices VALUES ($1, $2)", order["id"], order["cents"])
 
+        # endregion
+
+        # region consume
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=10)
         queue = await channel.declare_queue("orders", durable=True)

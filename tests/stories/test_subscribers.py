@@ -56,6 +56,24 @@ def these(effects, messages):
     return check
 
 
+class Handling:
+    """Knows how many deliveries are being handled, so that none outlives its test."""
+
+    def __init__(self, receive):
+        self._receive = receive
+        self._under_way = 0
+
+    async def deliver(self, message):
+        self._under_way += 1
+        try:
+            await self._receive(message)
+        finally:
+            self._under_way -= 1
+
+    async def over(self):
+        await eventually(lambda: self._under_way == 0, within=30, what="no delivery is being handled")
+
+
 # A broker each, with one way to publish, to have a handler called, and to ask what is left.
 
 
@@ -96,11 +114,17 @@ class Jetstream:
             await self.publish(body, message_id)
 
     async def consume(self, receive, **options):
-        config = ConsumerConfig(ack_wait=options.get("wait", 30))
+        config, handling = ConsumerConfig(ack_wait=options.get("wait", 30)), Handling(receive)
         subscription = await self.stream.subscribe(
-            "orders", durable="billing", cb=receive, manual_ack=True, config=config
+            "orders", durable="billing", cb=handling.deliver, manual_ack=True, config=config
         )
-        return subscription.unsubscribe
+
+        async def stop():
+            # Ending the subscription would cancel what is being handled.
+            await handling.over()
+            await subscription.unsubscribe()
+
+        return stop
 
     async def left(self):
         info = await self.stream.consumer_info("orders", "billing")
@@ -135,10 +159,12 @@ class RabbitQueue:
         )
 
     async def consume(self, receive, **_):
-        tag = await self.queue.consume(receive)
+        handling = Handling(receive)
+        tag = await self.queue.consume(handling.deliver)
 
         async def stop():
             await self.queue.cancel(tag)
+            await handling.over()
 
         return stop
 
