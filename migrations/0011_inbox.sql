@@ -91,6 +91,8 @@ COMMENT ON FUNCTION aiopgq.receive_message IS
 
 CREATE FUNCTION aiopgq.forget_message(p_consumer text, p_message_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     DELETE FROM aiopgq.inbox i WHERE i.consumer = p_consumer AND i.message_id = p_message_id;

@@ -43,6 +43,8 @@ FROM generate_series(1, 20000);
 INSERT INTO aiopgq.workers (id, lease, pid, concurrency, name, host, version, queues, tasks)
 SELECT gen_random_uuid(), interval '1 minute', 1, 1, 'w', 'h', '0', '{queue0}', '{task0}'
 FROM generate_series(1, 2000);
+INSERT INTO aiopgq.inbox (received_at, consumer, message_id)
+SELECT now() - make_interval(secs => 10 * n), 'consumer' || n % 3, n::text FROM generate_series(1, 20000) n;
 """
 REGISTER = """
 INSERT INTO aiopgq.workers (id, lease, pid, concurrency, name, host, version, queues, tasks)
@@ -90,6 +92,9 @@ CALLS = {
     "job_status": lambda ids: [ids[0]],
     "replay": lambda ids: [ids],
     "free_known": lambda _: [["task1"], 100],
+    "receive_message": lambda _: ["consumer1", "7", 10.0],
+    "forget_message": lambda _: ["consumer1", "7"],
+    "prune_inbox": lambda _: [86_400.0, EARLIEST, 100],
 }  # fmt: skip
 
 
@@ -148,11 +153,14 @@ async def test_statements_read_jobs_by_the_indexes_their_headers_name(dsn, knowl
         # What the tests say of statistics must hold until they end.
         await connection.execute("ALTER TABLE aiopgq.jobs SET (autovacuum_enabled = off)")
         await connection.execute("ALTER TABLE aiopgq.dead_letters SET (autovacuum_enabled = off)")
+        await connection.execute("ALTER TABLE aiopgq.inbox SET (autovacuum_enabled = off)")
         await connection.execute(REGISTER, WORKER)
         if "again" in knowledge:
             # As after a drain: pages that hold nothing make the planner believe that this is how it stays.
             await fill(connection, analyze=False)
-            await connection.execute("DELETE FROM aiopgq.jobs; DELETE FROM aiopgq.dead_letters; ANALYZE")
+            await connection.execute(
+                "DELETE FROM aiopgq.jobs; DELETE FROM aiopgq.dead_letters; DELETE FROM aiopgq.inbox; ANALYZE"
+            )
         if "empty" in knowledge:
             # After five runs PL/pgSQL may settle on one plan for all that follow.
             for call in CALLS:
@@ -179,11 +187,12 @@ def complaints(call, plans):
     header = re.search(r"^-- Index: +(.+)$", statement(call.partition(",")[0]), re.MULTILINE)[1]
     wrong = [f"does not use {index}" for index in header.split(", ") if index not in used]
     # Only today's partition holds anything; and to count workers, their table is read.
-    wrong += re.findall(rf"Seq Scan on (?:jobs|archive_{datetime.now(UTC):%Y%m%d}|dead_letters)\b.*", together)
+    wrong += re.findall(rf"Seq Scan on (?:jobs|archive_{datetime.now(UTC):%Y%m%d}|dead_letters|inbox)\b.*", together)
 
     # An index that is read without a condition is read from end to end.
     wrong += re.findall(
-        r"(?:Index|Index Only) Scan using \w+ on (?:jobs|archive_\d{8}|dead_letters)\b.*\n(?! *Index Cond)", together
+        r"(?:Index|Index Only) Scan using \w+ on (?:jobs|archive_\d{8}|dead_letters|inbox)\b.*\n(?! *Index Cond)",
+        together,
     )
     if call.partition(",")[0] in {"claim", "promote"} and "Sort" in together:
         wrong.append("sorts, so that no lane stops at its limit")
