@@ -41,38 +41,12 @@ from typing import Any
 from uuid import UUID
 
 __all__ = [
-    "AiopgqError",
-    "AppNotOpen",
-    "ArgumentError",
-    "ConfigError",
-    "EnqueueUnknown",
-    "JobCancelled",
-    "JobError",
-    "JobFailed",
-    "JobLost",
-    "JobNotFound",
-    "MessageHeld",
-    "MigrationChanged",
-    "NoCurrentJob",
-    "NoState",
-    "NotYetCommitted",
-    "QueueFull",
-    "ResultNotKept",
-    "ResultTimeout",
-    "RowRefused",
-    "ScheduleNotFound",
-    "SchemaAhead",
-    "SchemaBehind",
-    "SchemaError",
-    "SchemaMissing",
-    "StoreError",
-    "StoreUnavailable",
-    "TaskNameTaken",
-    "TaskNotIncluded",
-    "UniqueKeyHeld",
-    "UsageError",
-    "WrongLoop",
-]
+    "AiopgqError", "AppNotOpen", "ArgumentError", "ConfigError", "EnqueueUnknown", "JobCancelled", "JobError",
+    "JobFailed", "JobLost", "JobNotFound", "MessageHeld", "MigrationChanged", "NoCurrentJob", "NoState",
+    "NotYetCommitted", "QueueFull", "ResultNotKept", "ResultTimeout", "RowRefused", "ScheduleNotFound",
+    "SchemaAhead", "SchemaBehind", "SchemaError", "SchemaMissing", "StoreError", "StoreUnavailable",
+    "TaskNameTaken", "TaskNotIncluded", "UniqueKeyHeld", "UsageError", "WrongLoop",
+]  # fmt: skip
 
 
 class AiopgqError(Exception):
