@@ -160,6 +160,18 @@ TABLE dead_letters
     CREATE INDEX dead_letters_failed_at ON aiopgq.dead_letters USING btree (failed_at)
     CREATE UNIQUE INDEX dead_letters_key ON aiopgq.dead_letters USING btree (id)
 
+TABLE inbox
+    -- A row per message and consumer, written in the transaction of its effect.
+    WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_cost_delay=0)
+    received_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    consumer text NOT NULL
+    message_id text NOT NULL
+    CONSTRAINT consumer_has_1_to_200_bytes CHECK (((octet_length(consumer) >= 1) AND (octet_length(consumer) <= 200)))
+    CONSTRAINT inbox_key PRIMARY KEY (consumer, message_id)
+    CONSTRAINT message_id_has_1_to_1000_bytes CHECK (((octet_length(message_id) >= 1) AND (octet_length(message_id) <= 1000)))
+    CREATE UNIQUE INDEX inbox_key ON aiopgq.inbox USING btree (consumer, message_id)
+    CREATE INDEX inbox_received ON aiopgq.inbox USING btree (received_at)
+
 TABLE jobs
     WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_insert_threshold=-1, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=200000)
     id uuid NOT NULL
@@ -523,6 +535,14 @@ FUNCTION aiopgq.fire_schedule(p_name text, p_since timestamp with time zone, p_s
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 89da0a94884e3aa180c09e8eda7e5ebd
 
+FUNCTION aiopgq.forget_message(p_consumer text, p_message_id text)
+    -- Let a message be received again. False: it was not received.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 0bf3685b8501fde416bb4479b38a808c
+
 FUNCTION aiopgq.forget_workers(p_after double precision)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 2461f53642189fcec2bce539e8117c81
@@ -541,22 +561,22 @@ FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
     md5 da5d9037a6a032b085ce8fd5fd3c7414
 
 FUNCTION aiopgq.grant_producer(p_role text)
-    -- Let a role enqueue, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
+    -- Let a role enqueue and receive messages, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 655dba86fbfa68cb02419ae11c1958b5
+    md5 4277213047d3b8aeb05d61f4d94d3ec6
 
 FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 219532a2b24d4f8c50b1881ab150235a
+    md5 f3b7df45c6410ce264816c2a37e79d45
 
 FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 d8332f0c48b7d30abadc7cb9817db2aa
+    md5 e07de935b11cefef530fe10ebf931251
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean DEFAULT false, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[], OUT drain boolean)
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one. cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.
@@ -634,10 +654,31 @@ FUNCTION aiopgq.prune_holds(p_limit integer)
     SET jit=off
     md5 89072d84a0a49e4d6f15439f87a0c080
 
+FUNCTION aiopgq.prune_inbox(p_window double precision, p_after timestamp with time zone, p_limit integer, OUT pruned integer, OUT up_to timestamp with time zone)
+    -- Delete up to p_limit messages received more than p_window seconds ago and not before p_after. The next batch begins at up_to: what was deleted before it stays in the index as long as anybody might still see it.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 16d29d887405ade04092fb0b7b662dea
+
 FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
     RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 8b981721a6603c6d5154c9ec8b839d71
+
+FUNCTION aiopgq.receive_message(p_consumer text, p_message_id text, p_timeout double precision DEFAULT 10)
+    -- Record a message in the transaction of its effect. True: do the effect; false: it was done before. Waits for a transaction that is receiving the same message, p_timeout seconds at most.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET search_path=pg_catalog
+    md5 7fda0bb52f903784305f15f602485d7b
+
+FUNCTION aiopgq.receive_message_within(p_consumer text, p_message_id text, p_timeout double precision, OUT first boolean, OUT held_by integer[])
+    -- Record a message in the transaction of its effect. first: do the effect; false: it was done before; NULL: another transaction has received it and not ended within p_timeout seconds (NULL waits for ever), and held_by are the processes it may be. Nothing of it aborts the transaction.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET lock_timeout=0
+    md5 1c90347ab32329ee6684900ec36311aa
 
 FUNCTION aiopgq.recover_stale_jobs(p_worker uuid, p_keep boolean DEFAULT true)
     -- Look at the beats of all workers once, and take the jobs of those whose beat this one has itself seen unchanged for their whole lease, call after call, a third of the lease apart at most. Returns how many jobs went back.

@@ -1,4 +1,4 @@
--- 0011: the inbox: which messages of a broker have been received, by whom
+-- 0012: the inbox: which messages of a broker have been received, by whom
 -- phase: before
 -- oldest code: 1
 -- locks: none; everything is new
