@@ -1,6 +1,5 @@
 """The App: where tasks are known, and what user code touches."""
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,12 +20,11 @@ from aiopgq._words.pending import MaxPending, bounds
 from aiopgq._words.progress import Progress
 from aiopgq.call import Call
 from aiopgq.equipment import Equipment, Parentage
-from aiopgq.errors import AppNotOpen
 from aiopgq.handle import JobHandle
 from aiopgq.inbox import DEFAULT_WINDOW
 from aiopgq.inspector import Inspector
 from aiopgq.middleware import Chain, Middleware
-from aiopgq.opened import DatabaseSettings, Opened
+from aiopgq.opened import DatabaseSettings, Opened, Openings
 from aiopgq.producer import Producer
 from aiopgq.registry import Registry
 from aiopgq.router import EnqueueHome
@@ -109,9 +107,7 @@ class App(Registry, Generic[State]):
         self._max_args_bytes = options.count("max_args_bytes", max_args_bytes)
         self._max_result_bytes = options.count("max_result_bytes", max_result_bytes)
         self._producer = Producer(self, bounds(max_pending or {}), self._chain)
-        self._open: Opened | None = None
-        self._openings = 0
-        self._opening = asyncio.Lock()
+        self._openings = Openings()
 
     # enqueue
 
@@ -263,32 +259,13 @@ class App(Registry, Generic[State]):
             StoreUnavailable: PostgreSQL does not answer.
             WrongLoop: It is open in another event loop.
         """
-        if self._open is not None and self._open.left_by_its_loop:
-            # A loop that ended without closing the App, as a notebook's may.
-            self._open.database.release()
-            self._open, self._openings = None, 0
-        if self._openings == 0:
-            self._opening = asyncio.Lock()
-        elif self._open is not None:
-            self._open.check_loop()
-        self._openings += 1
-        try:
-            async with self._opening:
-                if self._open is None:
-                    self._open = await Opened.open(self.database_settings(), keep=self.keeps_results)
-                self._open.check_loop()
-        except BaseException:
-            self._openings -= 1
-            raise
+        await self._openings.enter(self.database_settings(), keep=self.keeps_results)
 
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Wait for enqueues under way, then close the connections."""
-        self._openings -= 1
-        if self._openings == 0 and self._open is not None:
-            opened, self._open = self._open, None
-            await opened.close()
+        await self._openings.leave()
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
@@ -374,7 +351,7 @@ class App(Registry, Generic[State]):
     @property
     def is_open(self) -> bool:
         """Whether the App is open."""
-        return self._open is not None
+        return self._openings.now is not None
 
     def supply(self, doing: str) -> Opened:
         """Return the connections of the opened App.
@@ -383,11 +360,7 @@ class App(Registry, Generic[State]):
             AppNotOpen: It is not open.
             WrongLoop: It is open in another event loop.
         """
-        if self._open is None:
-            raise AppNotOpen(doing)
-        self._open.check_loop()
-
-        return self._open
+        return self._openings.get(doing)
 
     def override(self, *, dsn: str | None = None, schema: str | None = None) -> None:
         """Replace what the constructor said, before the App is opened; options of the command line do.

@@ -25,7 +25,7 @@ from aiopgq._words.unique import Standing
 from aiopgq.embedded import EmbeddedServer
 from aiopgq.errors import AppNotOpen, ConfigError, WrongLoop
 
-__all__ = ["DatabaseSettings", "Opened"]
+__all__ = ["DatabaseSettings", "Opened", "Openings"]
 
 log = logging.getLogger("aiopgq")
 
@@ -178,3 +178,60 @@ class Opened:
         await self._lines.close()
         await self._enqueueing.close()
         self.database.release()
+
+
+class Openings:
+    """The openings of one App: opening it again while it is open is counted, not done.
+
+    Attributes:
+        now: The connections, None while it is not open.
+    """
+
+    def __init__(self) -> None:
+        self.now: Opened | None = None
+        self._count = 0
+        self._turn = asyncio.Lock()
+
+    async def enter(self, settings: DatabaseSettings, *, keep: bool) -> None:
+        """Open it, or count one opening more.
+
+        Raises:
+            AiopgqError: As `Opened.open` and `check_loop` raise.
+        """
+        if self.now is not None and self.now.left_by_its_loop:
+            # A loop that ended without closing the App, as a notebook's may.
+            self.now.database.release()
+            self.now, self._count = None, 0
+        if self._count == 0:
+            self._turn = asyncio.Lock()
+        elif self.now is not None:
+            self.now.check_loop()
+        self._count += 1
+        try:
+            async with self._turn:
+                if self.now is None:
+                    self.now = await Opened.open(settings, keep=keep)
+                self.now.check_loop()
+        except BaseException:
+            self._count -= 1
+            raise
+
+    async def leave(self) -> None:
+        """Take one opening back; the last closes the connections."""
+        self._count -= 1
+        if self._count == 0 and self.now is not None:
+            opened, self.now = self.now, None
+            await opened.close()
+
+    def get(self, doing: str) -> Opened:
+        """Return the connections.
+
+        Raises:
+            AppNotOpen: It is not open.
+            WrongLoop: It is open in another event loop.
+        """
+        if self.now is None:
+            raise AppNotOpen(doing)
+        self.now.check_loop()
+
+        return self.now

@@ -134,7 +134,7 @@ async def test_many_watchers_share_one_statement_and_an_idle_app_asks_nothing(jo
         assert {updates[-1].status for updates in seen} == {"completed"}
         asked.clear()
         await (await task.options(delay=3600).enqueue()).cancel()
-        looking = jobs._open.watch._looking
+        looking = jobs._openings.now.watch._looking
         await asyncio.wait([looking], timeout=10)
         assert looking.done()
         assert asked == []
@@ -149,7 +149,7 @@ async def test_who_leaves_early_is_forgotten(jobs):
         updates = job.progress()
         assert (await anext(updates)).status == "pending"
         await updates.aclose()
-        assert jobs._open.watch._watchers == {}
+        assert jobs._openings.now.watch._watchers == {}
 
 
 async def test_a_job_that_is_not_there_is_said(jobs, sql):
