@@ -25,6 +25,7 @@ from aiopgq.inbox import DEFAULT_WINDOW
 from aiopgq.inspector import Inspector
 from aiopgq.middleware import Chain, Middleware
 from aiopgq.opened import DatabaseSettings, Opened, Openings
+from aiopgq.outbox.face import WithOutbox
 from aiopgq.producer import Producer
 from aiopgq.registry import Registry
 from aiopgq.router import EnqueueHome
@@ -40,7 +41,7 @@ _FASTEST_POLL: Final = 0.01
 _MOST_STATEMENTS: Final = 100_000
 
 
-class App(Registry, Generic[State]):
+class App(Registry, WithOutbox, Generic[State]):
     """A job queue in PostgreSQL: declare tasks on it, enqueue calls, make workers.
 
     Nothing happens at construction: settings are read and connections made by `async with jobs:`.

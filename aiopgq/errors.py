@@ -24,6 +24,7 @@
     │   ├── EnqueueUnknown          whether the job was committed cannot be known
     │   └── UniqueKeyHeld           another transaction has written the key of the job, and does not end
     ├── QueueFull               a queue has as many ready jobs as `max_pending` allows
+    ├── BrokerUnavailable       (ConnectionError) a broker takes no event now; waiting helps
     └── JobError                about one job
         ├── JobFailed               it is a dead letter
         ├── JobCancelled            it was cancelled
@@ -41,8 +42,8 @@ from typing import Any
 from uuid import UUID
 
 __all__ = [
-    "AiopgqError", "AppNotOpen", "ArgumentError", "ConfigError", "EnqueueUnknown", "JobCancelled", "JobError",
-    "JobFailed", "JobLost", "JobNotFound", "MessageHeld", "MigrationChanged", "NoCurrentJob", "NoState",
+    "AiopgqError", "AppNotOpen", "ArgumentError", "BrokerUnavailable", "ConfigError", "EnqueueUnknown",
+    "JobCancelled", "JobError", "JobFailed", "JobLost", "JobNotFound", "MessageHeld", "MigrationChanged", "NoCurrentJob", "NoState",
     "NotYetCommitted", "QueueFull", "ResultNotKept", "ResultTimeout", "RowRefused", "ScheduleNotFound",
     "SchemaAhead", "SchemaBehind", "SchemaError", "SchemaMissing", "StoreError", "StoreUnavailable",
     "TaskNameTaken", "TaskNotIncluded", "UniqueKeyHeld", "UsageError", "WrongLoop",
@@ -312,6 +313,19 @@ class QueueFull(AiopgqError):
         super().__init__(
             f"Queue {queue!r} is full: {pending} jobs are ready, max_pending is {max_pending}. Enqueue later."
         )
+
+
+class BrokerUnavailable(AiopgqError, ConnectionError):
+    """A broker takes no event now: it is away, or did not answer in time. A relay waits and tries again.
+
+    Attributes:
+        broker: Which.
+        reason: What it, or the way to it, said.
+    """
+
+    def __init__(self, broker: str, reason: str) -> None:
+        self.broker, self.reason = broker, reason
+        super().__init__(f"{broker} takes no events: {reason.removesuffix('.')}. Nothing is lost; it is tried again.")
 
 
 class JobError(AiopgqError):

@@ -6,12 +6,14 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from aiopgq._store.events import Events
 from aiopgq._store.inbox import Inbox, Received
 from aiopgq._store.jobs import Filters, Jobs
 from aiopgq._store.schedules import Schedules
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import uuid7
 from aiopgq._words.job import JobInfo
+from aiopgq._words.outbox_event import Lag
 from aiopgq._words.schedule import ScheduleInfo
 from aiopgq._words.workers import WorkerInfo
 from aiopgq.errors import JobNotFound, ScheduleNotFound
@@ -271,3 +273,13 @@ class Inspector:
             StoreUnavailable: PostgreSQL did not answer.
         """
         return await self._inbox.prune(window)
+
+    # outbox
+
+    async def outbox_lag(self) -> Lag:
+        """Say how far the relays of the outbox are behind: what is unpublished, and the age of the oldest in seconds.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await Events(self._jobs.line).lag()

@@ -108,9 +108,9 @@ class Opened:
         self.database = database
         self._loop = asyncio.get_running_loop()
         self._inserting: set[asyncio.Future[list[Standing]]] = set()
-        self._lines = Lines(database.connect, "app", _LINES)
+        self.lines = Lines(database.connect, "app", _LINES)
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
-        self.jobs = Jobs(self._lines)
+        self.jobs = Jobs(self.lines)
         self.batcher = Batcher(Jobs(self._enqueueing), keep=keep)
         self.watch = Watch(self.jobs)
         self.results = Results(self.jobs, partial(keep_listening, database.listen, ("done",)))
@@ -175,7 +175,7 @@ class Opened:
             await asyncio.wait(self._inserting)
         await self.results.close()
         await self.watch.close()
-        await self._lines.close()
+        await self.lines.close()
         await self._enqueueing.close()
         self.database.release()
 

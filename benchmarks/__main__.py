@@ -7,7 +7,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks import drain, enqueue, flat, idle, latency, scaling, soak, wake, writes
+from benchmarks import drain, enqueue, flat, idle, latency, outbox, scaling, soak, wake, writes
 from benchmarks.server import Server, running_server
 
 PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
@@ -19,6 +19,7 @@ PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
     "wake": wake.run,
     "writes": writes.run,
     "flat": flat.run,
+    "outbox": outbox.run,
 }
 # It takes long by its nature: only when it is named.
 SOAK: Final = "soak"

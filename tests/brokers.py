@@ -8,12 +8,15 @@ import socket
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 __all__ = ["Nats", "Rabbit", "Redis", "free_port", "require"]
 
+# Linux takes the thread that starts a process for its parent; this one lasts as long as the tests.
+STARTER = ThreadPoolExecutor(1)
 DIES_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
 
 
@@ -22,7 +25,7 @@ def require(program):
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/lib/rabbitmq/bin")
     if found is None:
         message = f"there is no {program} on this machine; as root: tests/debian.sh"
-        if program in os.environ.get("AIOPGQ_CI_REQUIRE", "").split(","):
+        if program in os.environ.get("AIOPGQ_CI_REQUIRE", "").split():
             pytest.fail(message)
         pytest.skip(message)
     return found
@@ -65,16 +68,16 @@ class Broker:
     def start(self):
         for command in self.commands():
             with (self.folder / "log").open("ab") as log:
-                self._processes.append(
-                    subprocess.Popen(
-                        [*DIES_WITH_US, *command],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        env={**os.environ, **self.environment()},
-                        start_new_session=True,
-                    )
+                starting = STARTER.submit(
+                    subprocess.Popen,
+                    [*DIES_WITH_US, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self.environment()},
+                    start_new_session=True,
                 )
+                self._processes.append(starting.result())
         deadline = time.monotonic() + self.patience
         while not self.answers():
             assert time.monotonic() < deadline, (self.folder / "log").read_text()

@@ -31,6 +31,7 @@ export bouncer release
 wanted=()
 command -v pgbouncer >/dev/null || wanted+=(pgbouncer)
 command -v nats-server >/dev/null || wanted+=(nats-server)
+command -v redis-server >/dev/null || wanted+=(redis-server)
 command -v rabbitmq-server >/dev/null || wanted+=(rabbitmq-server)
 command -v dockerd >/dev/null || wanted+=(docker.io containerd runc iptables)
 [ -x /usr/lib/postgresql/15/bin/postgres ] || wanted+=(postgresql-15)

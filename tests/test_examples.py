@@ -112,6 +112,15 @@ async def test_a_job_is_there_if_and_only_if_its_transaction_commits(dsn):
     ]
 
 
+async def test_the_events_of_committed_transactions_reach_the_publisher_in_order(dsn):
+    said = await said_by("outbox.py", DATABASE_URL=dsn)
+
+    assert said.splitlines() == [
+        "OrderPlaced of order 1: {'order': 1, 'total': 42}",
+        "OrderSent of order 1: {'order': 1, 'parcels': 2}",
+    ]
+
+
 async def test_tasks_of_a_router_are_tasks_once_it_is_included(dsn):
     said = await said_by("router_package.py", DATABASE_URL=dsn)
 

@@ -12,13 +12,13 @@ import contextlib
 import hashlib
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from aiopgq._store.jobs import Jobs
+from aiopgq._store.jobs import Asleep
 from aiopgq._words.clock import monotonic
 
-__all__ = ["Look", "Sleeper", "slot"]
+__all__ = ["Flags", "Look", "Sleeper", "slot"]
 
 # Woken this often within so many seconds: the next jobs are as near, stay up for a while.
 _BUSY_WAKES: Final = 10
@@ -44,6 +44,20 @@ class Look(Protocol):
     def __call__(self) -> Awaitable[bool]: ...
 
 
+class Flags(Protocol):
+    """The statements about flags: those of queues are in `Jobs`, that of relays is in `Events`."""
+
+    async def fall_asleep(
+        self, slots: Sequence[int], seen: Sequence[int], seconds: float, lowered: Sequence[int] | None, /
+    ) -> Asleep: ...
+
+    async def horizon_passed(self, horizon: int, /) -> bool: ...
+
+    async def wake_up(self, slots: Sequence[int], flags: Sequence[int], /) -> None: ...
+
+    async def leave_sleepers(self, slots: Sequence[int], flags: Sequence[int], queues: Sequence[str], /) -> None: ...
+
+
 def slot(queue: str) -> int:
     """Return the slot of sleepers a queue belongs to; SQL computes the same in `aiopgq.slot`."""
     return hashlib.sha256(queue.encode()).digest()[0] & 15
@@ -62,7 +76,7 @@ class Sleeper:
 
     def __init__(
         self,
-        jobs: Jobs,
+        jobs: Flags,
         queues: Iterable[str],
         poll_interval: float,
         next_due: Callable[[], float | None],

@@ -89,7 +89,7 @@ class Jobs:
         self.schema: str = line.settings.schema
 
     async def _fetch(self, doing: str, name: str, *args: Any) -> list[Any]:
-        return await fetch_whole(self._line, doing, statement(name, self.schema), *args)
+        return await fetch_whole(self.line, doing, statement(name, self.schema), *args)
 
     # enqueue
 

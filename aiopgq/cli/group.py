@@ -30,6 +30,7 @@ _COMMANDS: Final = (
     "schedules",
     "workers",
     "inbox",
+    "outbox",
     "tasks",
     "version",
 )

@@ -1,5 +1,9 @@
 -- What the migrations add up to. Written by AIOPGQ_WRITE_GOLDEN=1 pytest tests/migrations
 
+SEQUENCE event_ids
+    -- An event draws its id under the lock of its shard. Not cached: what was drawn is at most the last value.
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
 UNLOGGED SEQUENCE lowerings_0
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
@@ -22,6 +26,9 @@ UNLOGGED SEQUENCE lowerings_14
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
 UNLOGGED SEQUENCE lowerings_15
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE lowerings_16
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
 UNLOGGED SEQUENCE lowerings_2
@@ -74,6 +81,10 @@ UNLOGGED SEQUENCE sleepers_14
     AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
 UNLOGGED SEQUENCE sleepers_15
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+UNLOGGED SEQUENCE sleepers_16
+    -- Some relay sleeps until this moment, in milliseconds.
     AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
 UNLOGGED SEQUENCE sleepers_2
@@ -237,6 +248,64 @@ TABLE migrations
     CONSTRAINT migrations_key PRIMARY KEY (number)
     CREATE UNIQUE INDEX migrations_key ON aiopgq.migrations USING btree (number)
 
+TABLE outbox
+    -- Events, written by the transactions they are about; a relay publishes them.
+    WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_insert_threshold=-1, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=50000, autovacuum_vacuum_cost_delay=0)
+    id bigint NOT NULL
+    event_id uuid NOT NULL DEFAULT gen_random_uuid()
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    published_at timestamp with time zone
+    retry_at timestamp with time zone
+    attempts integer NOT NULL DEFAULT 0
+    shard smallint NOT NULL
+    held text -- Why it is not in line: it failed and is tried again at retry_at, it is blocked behind such a one of its aggregate, it was set aside, or an operator skipped it. NULL = in line, or published.
+    aggregate_type text NOT NULL
+    aggregate_id text NOT NULL
+    event_type text NOT NULL
+    payload jsonb NOT NULL
+    headers jsonb NOT NULL DEFAULT '{}'::jsonb
+    last_error text
+    CONSTRAINT aggregate_id_has_1_to_200_bytes CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 200)))
+    CONSTRAINT aggregate_type_has_1_to_200_bytes CHECK (((octet_length(aggregate_type) >= 1) AND (octet_length(aggregate_type) <= 200)))
+    CONSTRAINT created_at_is_between_1900_and_9999 CHECK (((created_at >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
+    CONSTRAINT event_type_has_1_to_200_bytes CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200)))
+    CONSTRAINT headers_is_an_object CHECK ((jsonb_typeof(headers) = 'object'::text))
+    CONSTRAINT held_is_a_known_reason CHECK ((held = ANY (ARRAY['retry'::text, 'blocked'::text, 'set aside'::text, 'skipped'::text])))
+    CONSTRAINT only_a_retry_has_a_moment CHECK ((((held = 'retry'::text) IS TRUE) = (retry_at IS NOT NULL)))
+    CONSTRAINT outbox_event_id UNIQUE (event_id)
+    CONSTRAINT outbox_key PRIMARY KEY (id)
+    CREATE UNIQUE INDEX outbox_event_id ON aiopgq.outbox USING btree (event_id)
+    CREATE INDEX outbox_held ON aiopgq.outbox USING btree (aggregate_type, aggregate_id, id) WHERE ((published_at IS NULL) AND (held IS NOT NULL))
+    CREATE UNIQUE INDEX outbox_key ON aiopgq.outbox USING btree (id)
+    CREATE INDEX outbox_line ON aiopgq.outbox USING btree (id) WHERE ((published_at IS NULL) AND (held IS NULL))
+    CREATE INDEX outbox_published ON aiopgq.outbox USING btree (published_at) WHERE (published_at IS NOT NULL)
+    CREATE INDEX outbox_retry ON aiopgq.outbox USING btree (retry_at) WHERE (held = 'retry'::text)
+    CREATE TRIGGER number_event BEFORE INSERT ON aiopgq.outbox FOR EACH ROW EXECUTE FUNCTION aiopgq.number_event()
+    CREATE TRIGGER wake_relays AFTER INSERT ON aiopgq.outbox FOR EACH STATEMENT EXECUTE FUNCTION aiopgq.wake_relays()
+
+TABLE outbox_shards
+    -- Which relay publishes the events of a shard; whatever it writes names itself.
+    WITH (fillfactor=50)
+    shard smallint NOT NULL
+    holder uuid
+    CONSTRAINT outbox_shards_key PRIMARY KEY (shard)
+    CONSTRAINT there_are_256_shards CHECK (((shard >= 0) AND (shard <= 255)))
+    CREATE UNIQUE INDEX outbox_shards_key ON aiopgq.outbox_shards USING btree (shard)
+
+TABLE relays
+    -- A row per live relay. One that is gone has lost all its shards; ids are never reused.
+    WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
+    id uuid NOT NULL
+    name text NOT NULL
+    host text NOT NULL
+    pid integer NOT NULL
+    beat bigint NOT NULL DEFAULT 0
+    lease interval NOT NULL
+    started_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    beat_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    CONSTRAINT relays_key PRIMARY KEY (id)
+    CREATE UNIQUE INDEX relays_key ON aiopgq.relays USING btree (id)
+
 TABLE schedules
     -- What enqueues jobs at set times.
     WITH (fillfactor=50)
@@ -344,6 +413,12 @@ VIEW all_jobs
     last_error text
     errors jsonb
 
+FUNCTION aiopgq.add_event(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb, p_headers jsonb DEFAULT '{}'::jsonb, p_event_id uuid DEFAULT gen_random_uuid())
+    -- Add an event in the transaction of the caller; repeating a p_event_id adds nothing new.
+    RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 7d2f19d234de75a128714fc3f67ac3d9
+
 FUNCTION aiopgq.append_error(p_errors jsonb, p_entry jsonb)
     RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (p_entry IS NULL) THEN p_errors WHEN (jsonb_array_length(COALESCE(p_errors, '[]'::jsonb)) >= 50) THEN ((p_errors - 1) || p_entry) ELSE (COALESCE(p_errors, '[]'::jsonb) || p_entry) END
@@ -365,6 +440,14 @@ FUNCTION aiopgq.begin_run(p_id uuid, p_claim uuid)
     SET enable_seqscan=off
     SET jit=off
     md5 e7aa576f61ad26452911ef8fd4a52ffe
+
+FUNCTION aiopgq.block_events(p_relay uuid, p_ids bigint[])
+    -- Take events out of the line that wait for one of their aggregate that failed, so that nobody reads past them.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 45ac51d1940bc4469f84a5d08d335c4b
 
 FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_errors text[])
     -- Move failed jobs to the dead letters with the error of their last attempt.
@@ -506,6 +589,17 @@ FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[
     SET jit=off
     md5 c56454739ec0f8d403d9c29eac8f173b
 
+FUNCTION aiopgq.event_shard(p_aggregate_type text, p_aggregate_id text)
+    -- The shard of an aggregate, 0 to 255.
+    RETURNS smallint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
+    RETURN (get_byte(sha256(convert_to(((p_aggregate_type || '/'::text) || p_aggregate_id), 'UTF8'::name)), 0))::smallint
+
+FUNCTION aiopgq.event_writers(OUT newest bigint, OUT shards integer[], OUT transactions text[])
+    -- The last id drawn, and then the unfinished transactions that have added events, each with its shard.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 95286dd86863aa573374267aa9de707c
+
 FUNCTION aiopgq.fail_job(p_id uuid, p_claim uuid, p_error text, p_delay interval DEFAULT NULL::interval, p_bury boolean DEFAULT false, p_traceback text DEFAULT NULL::text)
     -- A run has failed: pending again after p_delay (default: the backoff of tasks), or a dead letter if no attempt is left or p_bury. Returns the status it has now; cancelled if somebody asked for that; NULL if it is not yours.
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -543,9 +637,23 @@ FUNCTION aiopgq.forget_message(p_consumer text, p_message_id text)
     SET jit=off
     md5 0bf3685b8501fde416bb4479b38a808c
 
+FUNCTION aiopgq.forget_relay(p_relay uuid, p_beat bigint)
+    -- Take a relay's shards from it: those whose holder has no row are free. With p_beat, only if that beat stands.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 a65f799ae54214fdbb4be066768a1288
+
 FUNCTION aiopgq.forget_workers(p_after double precision)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 2461f53642189fcec2bce539e8117c81
+
+FUNCTION aiopgq.free_events(p_relay uuid, p_limit integer)
+    -- Put blocked events back into the line, lowest ids first, whose aggregate waits for no failed one any more.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 c5f591ebeb5f5cff7568e8ae3b251bf8
 
 FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     -- Put held jobs of tasks that a worker knows back into the line.
@@ -553,6 +661,11 @@ FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     SET enable_seqscan=off
     SET jit=off
     md5 0844c9b046c5733f69ea1a4db5dca3d6
+
+FUNCTION aiopgq.give_shards(p_relay uuid, p_shards integer[])
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 ec01be1cca04f22b4339c5d00f8246f4
 
 FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
     -- Let a role into the schema and execute the functions named; NULL names all but those that grant.
@@ -564,13 +677,13 @@ FUNCTION aiopgq.grant_producer(p_role text)
     -- Let a role enqueue and receive messages, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 4277213047d3b8aeb05d61f4d94d3ec6
+    md5 218749d0521bcb3bcbf7bec349ed6e4c
 
 FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 f3b7df45c6410ce264816c2a37e79d45
+    md5 0fc08f714c63081cdd5f9ed4bceb7719
 
 FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
@@ -582,6 +695,14 @@ FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean DEFAULT false, OUT a
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one. cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 4eb2ff927268e73f8856f6e960c61bf2
+
+FUNCTION aiopgq.hold_events(p_relay uuid, p_ids bigint[], p_errors text[], p_delays double precision[], p_most integer)
+    -- Note that events failed: to be tried again after a delay, or set aside once they failed p_most times (NULL: never).
+    RETURNS TABLE(id bigint, held text) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 2302a46e1e2ed9fe82798a47aca8e093
 
 FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
     -- Take jobs of tasks that no live worker knows out of the line.
@@ -602,6 +723,12 @@ FUNCTION aiopgq.key_writer(p_task text, p_key text)
     RETURNS jsonb LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 d88358ad14f7c3ac04fb3eeb44710a3d
+
+FUNCTION aiopgq.leave_relays(p_flag bigint)
+    -- Take down the flag of a relay that goes for good, and wake those who sleep by it.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 00034dc5878b1784525db7ddb70e073b
 
 FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[])
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
@@ -631,9 +758,52 @@ FUNCTION aiopgq.mark_jobs(p_ids uuid[], p_claims uuid[], p_elapsed double precis
     SET jit=off
     md5 19195586051aed5ba5514a6c952793b5
 
+FUNCTION aiopgq.mark_published(p_relay uuid, p_ids bigint[])
+    -- Mark events that a broker has confirmed. Returns those that were still the relay's.
+    RETURNS SETOF bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET jit=off
+    md5 cf8945a53ceec2b95945d8c3ec34fd41
+
 FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
     RETURN ((EXTRACT(epoch FROM p_moment) * (1000)::numeric))::bigint
+
+FUNCTION aiopgq.next_events(p_bounds bigint[], p_after bigint, p_limit integer, p_bytes bigint)
+    -- The next events of each shard up to its bound, in order of id, at least one and else about p_bytes of them; blocked: one of its aggregate before it is held.
+    RETURNS TABLE(id bigint, shard integer, blocked boolean, event_id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, created_at timestamp with time zone, attempts integer) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_sort=off
+    SET jit=off
+    md5 f14ffe7168257cb16afb134d43968a6e
+
+FUNCTION aiopgq.number_event()
+    RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 93a6c2308613edcb27e3d0e9b24bd5db
+
+FUNCTION aiopgq.outbox_events(p_status text, p_aggregate_type text, p_aggregate_id text, p_limit integer)
+    -- List events, oldest first; p_status: unpublished, waiting, retry, blocked, set aside, published, skipped, NULL any.
+    RETURNS TABLE(id bigint, event_id uuid, status text, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, created_at timestamp with time zone, published_at timestamp with time zone, retry_at timestamp with time zone, attempts integer, last_error text) LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 3bf439688f47f5e8121e875feb6d150c
+
+FUNCTION aiopgq.outbox_lag(OUT unpublished bigint, OUT oldest_seconds double precision, OUT retrying bigint, OUT blocked bigint, OUT set_aside bigint, OUT relays bigint)
+    -- How far relays are behind: events to be published, the age of the oldest (NULL: none), those that failed, those blocked behind them, those set aside, and the relays that seem to live.
+    RETURNS record LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 69a40a98bae987fded7846a7b1ab3218
+
+FUNCTION aiopgq.outbox_lock()
+    RETURNS integer LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 081e0f47a4c1d7cf07478d73123478a8
 
 FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, OUT promoted integer, OUT reached timestamp with time zone, OUT next_in double precision)
     -- Give up to p_limit due jobs a place in line. next_in: seconds until the next one is due, NULL if none waits.
@@ -646,6 +816,14 @@ FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, O
     SET enable_mergejoin=off
     SET jit=off
     md5 ab8d0a5a4f165b60305de38e488a2058
+
+FUNCTION aiopgq.prune_events(p_retention double precision, p_limit integer, p_unpublished boolean DEFAULT false)
+    -- Delete up to p_limit events published longer ago than p_retention seconds; with p_unpublished those added so long ago that no relay publishes, because something reads them from the log of changes.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 5782058a0445dd2fa4ba5c29cd4d4abb
 
 FUNCTION aiopgq.prune_holds(p_limit integer)
     -- Delete up to p_limit holds whose period is over.
@@ -685,6 +863,11 @@ FUNCTION aiopgq.recover_stale_jobs(p_worker uuid, p_keep boolean DEFAULT true)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 69def1b3ce2b63a972c24eff3b73f630
 
+FUNCTION aiopgq.register_relay(p_id uuid, p_name text, p_host text, p_pid integer, p_lease double precision)
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 a2670a46822efd65b65558295307a137
+
 FUNCTION aiopgq.register_worker(p_id uuid, p_parent uuid, p_name text, p_host text, p_pid integer, p_version text, p_queues text[], p_tasks text[], p_concurrency integer, p_lease double precision, p_backend_pids integer[])
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 50303f0a8b11204499f55268f2007164
@@ -693,6 +876,17 @@ FUNCTION aiopgq.register_worker(p_name text, p_queues text[], p_tasks text[], p_
     -- Announce a worker in another language; returns its id, which is never used again. It beats at least four times a lease.
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 dae3af0d427963619e19354b999946c8
+
+FUNCTION aiopgq.relay_beat(p_relay uuid, OUT alive boolean, OUT relays integer)
+    -- One beat. alive = false: others took its shards. relays: how many seem to live, to share the work by.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 86bb235f5edec6ef545736bd60c1e721
+
+FUNCTION aiopgq.relay_beats()
+    RETURNS TABLE(id uuid, name text, beat bigint, lease double precision) LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 8659b2817efd36ab4e5a5a2cfe6841bb
 
 FUNCTION aiopgq.renew_grants()
     -- The last line of a migration that adds functions: nothing for everybody, what they need for those granted before.
@@ -753,6 +947,22 @@ FUNCTION aiopgq.retire_worker(p_worker uuid)
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 4c5db70a0beb652d4be20cb89a8a6d6d
 
+FUNCTION aiopgq.retry_events(p_event_ids uuid[])
+    -- Let failed events be tried at once, and those set aside return to the line. NULL: all of them.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 cde2cb95ef1212a19d5a3102e31db18b
+
+FUNCTION aiopgq.retrying_events(p_relay uuid, p_limit integer)
+    -- Events of a relay that failed, and the seconds until they are tried again, those that are due first.
+    RETURNS TABLE(id bigint, shard integer, wait double precision, event_id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, created_at timestamp with time zone, attempts integer) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 c0107dd576f87d1582e964ee41cefdc4
+
 FUNCTION aiopgq.return_job(p_id uuid, p_claim uuid, p_delay interval, p_refund boolean, p_reason text, p_error text)
     -- The way back to pending for one job, what fail_job and snooze_job share. Returns the status it has now.
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -782,6 +992,14 @@ FUNCTION aiopgq.set_schedule(p_name text, p_declared boolean, p_cron text, p_eve
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 b2500f621b3a8c6133ab35f47d314527
 
+FUNCTION aiopgq.skip_events(p_event_ids uuid[])
+    -- Give up events that are not published yet; what waits behind them goes on. They are kept like published ones.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET enable_seqscan=off
+    SET jit=off
+    md5 aff3cb2ff4f792bd6faa5ca881d1091c
+
 FUNCTION aiopgq.slot(p_queue text)
     -- The slot of sleepers a queue belongs to; workers compute the same in Python.
     RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
@@ -808,6 +1026,11 @@ FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean)
     SET jit=off
     md5 81019cfbe42ec3da2ead174dbab89c22
 
+FUNCTION aiopgq.take_shards(p_relay uuid, p_limit integer)
+    RETURNS SETOF integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 03ebabb1102e231673658a1d389805ca
+
 FUNCTION aiopgq.tell_waiters(p_ids uuid[])
     -- Announce finished jobs while somebody waits for results.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -829,6 +1052,11 @@ FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 92cbcbf6182763106b8288bc37a2274b
+
+FUNCTION aiopgq.wake_relays()
+    RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 f369ba7a9f59421b46864c93cc64891d
 
 FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint)
     -- Lower the flag of a slot if it still holds the value its sleeper gave it.

@@ -1,0 +1,13 @@
+-- add_event: add an event to the outbox, in the caller's transaction
+--
+--   $1  text   aggregate type
+--   $2  text   aggregate id
+--   $3  text   event type
+--   $4  jsonb  payload
+--   $5  jsonb  headers
+--   $6  uuid   event id
+--
+-- Locks:   an advisory lock of the shard, shared, until the transaction ends
+-- Index:   outbox_event_id
+-- Returns: add_event
+SELECT aiopgq.add_event($1, $2, $3, $4, $5, $6) AS add_event

@@ -1,0 +1,12 @@
+-- hold_events: note that events failed
+--
+--   $1  uuid      the relay
+--   $2  bigint[]  ids
+--   $3  text[]    errors
+--   $4  float8[]  seconds until each is tried again
+--   $5  integer   set aside after so many failures; NULL: never
+--
+-- Locks:   the rows, in the order of id
+-- Index:   outbox_key
+-- Returns: id, held
+SELECT h.id, h.held FROM aiopgq.hold_events($1, $2, $3, $4, $5) AS h

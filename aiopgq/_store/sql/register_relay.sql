@@ -1,0 +1,12 @@
+-- register_relay: announce a relay
+--
+--   $1  uuid     the relay
+--   $2  text     its name
+--   $3  text     its host
+--   $4  integer  its pid
+--   $5  float8   its lease in seconds
+--
+-- Locks:   none
+-- Index:   relays_key
+-- Returns: register_relay
+SELECT aiopgq.register_relay($1, $2, $3, $4, $5) AS register_relay
