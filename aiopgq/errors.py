@@ -43,10 +43,10 @@ from uuid import UUID
 
 __all__ = [
     "AiopgqError", "AppNotOpen", "ArgumentError", "BrokerUnavailable", "ConfigError", "EnqueueUnknown",
-    "JobCancelled", "JobError", "JobFailed", "JobLost", "JobNotFound", "MessageHeld", "MigrationChanged", "NoCurrentJob", "NoState",
-    "NotYetCommitted", "QueueFull", "ResultNotKept", "ResultTimeout", "RowRefused", "ScheduleNotFound",
-    "SchemaAhead", "SchemaBehind", "SchemaError", "SchemaMissing", "StoreError", "StoreUnavailable",
-    "TaskNameTaken", "TaskNotIncluded", "UniqueKeyHeld", "UsageError", "WrongLoop",
+    "JobCancelled", "JobError", "JobFailed", "JobLost", "JobNotFound", "MessageHeld", "MigrationChanged",
+    "NoCurrentJob", "NoState", "NotYetCommitted", "QueueFull", "ResultNotKept", "ResultTimeout", "RowRefused",
+    "ScheduleNotFound", "SchemaAhead", "SchemaBehind", "SchemaError", "SchemaMissing", "StoreError",
+    "StoreUnavailable", "TaskNameTaken", "TaskNotIncluded", "UniqueKeyHeld", "UsageError", "WrongLoop",
 ]  # fmt: skip
 
 
