@@ -258,6 +258,35 @@ async def test_the_consumer_of_nats_writes_no_second_invoice_for_a_message_it_ha
             await connection.close()
 
 
+async def test_the_shop_and_its_billing_agree_whoever_is_away_for_a_while(dsn, invoices):
+    await invoices.connection.execute(
+        "CREATE TABLE orders (id serial PRIMARY KEY, reference text UNIQUE NOT NULL, cents integer NOT NULL)"
+    )
+    with Nats() as server:
+        settings = {"DATABASE_URL": sqlalchemy(dsn), "NATS_URL": server.url}
+        shop = (*UVICORN, "--app-dir", "orders", "shop:app")
+        async with served(*shop, **settings) as (_, client):
+
+            async def order(reference):
+                new = {"reference": reference, "cents": 990}
+                # The server closes connections that are idle, as ours is while others come and go.
+                return (await client.post("/orders", json=new, headers={"Connection": "close"})).status_code
+
+            async with consuming("orders/billing.py", **settings):
+                assert [await order("a"), await order("b")] == [201, 201]
+                # Rolled back with its event.
+                assert await order("a") == 409
+                await invoices.are(1, 2)
+            assert await order("c") == 201
+            async with consuming("orders/billing.py", **settings):
+                await invoices.are(1, 2, 4)
+            await asyncio.to_thread(server.kill)
+            assert await order("d") == 201
+            await asyncio.to_thread(server.start)
+            async with consuming("orders/billing.py", **settings):
+                await invoices.are(1, 2, 4, 5)
+
+
 async def test_the_consumer_of_rabbitmq_writes_one_invoice_for_an_order_that_comes_twice(dsn, invoices):
     with Rabbit() as server:
         async with consuming("rabbitmq_consumer.py", DATABASE_URL=dsn, AMQP_URL=server.url):
