@@ -346,7 +346,7 @@ async def test_a_waiter_survives_a_restart_of_postgresql(dsn):
 
 async def test_a_waiter_is_told_when_postgresql_stays_away(dsn, monkeypatch):
     monkeypatch.setattr(flow, "_SILENCE", 1.0)
-    async with Proxy(dsn) as proxy, app_on(proxy.dsn) as jobs, asyncio.timeout(20):
+    async with Proxy(dsn) as proxy, app_on(proxy.dsn) as jobs, asyncio.timeout(60):
         job = await jobs.task_named("greet").enqueue()
         waiting = asyncio.create_task(job.result(timeout=None))
         await eventually(lambda: proxy.accepted >= 3, what="the waiter looks")
