@@ -308,11 +308,10 @@ class UniqueKeyHeld(StoreError):
 class QueueFull(AiopgqError):
     """A queue has as many ready jobs as `max_pending` of the App allows. Nothing was enqueued."""
 
-    def __init__(self, queue: str, pending: int, max_pending: int) -> None:
-        self.queue, self.pending, self.max_pending = queue, pending, max_pending
-        super().__init__(
-            f"Queue {queue!r} is full: {pending} jobs are ready, max_pending is {max_pending}. Enqueue later."
-        )
+    def __init__(self, queue: str, pending: int, max_pending: int, wanted: int = 1) -> None:
+        self.queue, self.pending, self.max_pending, self.wanted = queue, pending, max_pending, wanted
+        advice = "Enqueue later." if wanted <= max_pending else "Enqueue fewer at once."
+        super().__init__(f"Queue {queue!r} takes no {wanted} more: {pending} of {max_pending} are ready. {advice}")
 
 
 class BrokerUnavailable(AiopgqError, ConnectionError):

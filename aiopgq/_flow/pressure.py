@@ -66,7 +66,7 @@ class Pressure:
                 gauge.added += room
                 return room
             if on_full == "raise" or not may_wait or wanted > most or monotonic() > deadline:
-                raise QueueFull(queue, pending, most)
+                raise QueueFull(queue, pending, most, wanted)
             await asyncio.sleep(gauge.interval)
 
 
