@@ -333,6 +333,11 @@ class App(Registry, WithOutbox, Generic[State]):
         return self._chain.run
 
     @property
+    def inbox_window(self) -> float:
+        """Seconds the inbox knows a message."""
+        return self._inbox_window
+
+    @property
     def keeps_results(self) -> bool:
         """Whether finished jobs are kept."""
         return self._retention > 0

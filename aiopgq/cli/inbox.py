@@ -35,16 +35,17 @@ def status(reach: Reach, *, as_json: bool) -> None:
 
 @inbox.command("prune", epilog="Example:\n  python -m aiopgq inbox prune --window 3d")
 @click.option(
-    "--window", type=duration, default="7d", metavar="DURATION", help="How long a message is known: 12h, 7d, …"
+    "--window", type=duration, metavar="DURATION", help="How long a message is known: 12h, 7d; default: the App's, 7d."
 )
 @reaching
-def prune(reach: Reach, *, window: float) -> None:
+def prune(reach: Reach, *, window: float | None) -> None:
     """Delete the messages received before the window; workers do it hourly.
 
     A message that the broker delivers again after that is taken for a new one.
     """
+    known_for = reach.app().inbox_window if window is None else window
 
     async def work(inspector: Inspector) -> int:
-        return await inspector.prune_inbox(window)
+        return await inspector.prune_inbox(known_for)
 
     tell(f"{number(reach.inspect(work), 'message')} deleted.")

@@ -34,6 +34,13 @@ async def test_pruning_keeps_the_window_which_is_seven_days_unless_said(cli, sql
     assert await sql.fetchval("SELECT count(*) FROM aiopgq.inbox") == 2
 
 
+async def test_pruning_keeps_what_the_app_wants_to_know(cli, sql):
+    cli.write("patient", "from aiopgq import App\njobs = App(inbox_window=365 * 86_400)")
+
+    assert cli("inbox", "prune", "-A", "patient").out == "0 messages deleted.\n"
+    assert cli("inbox", "prune").out == "4 messages deleted.\n"
+
+
 async def test_an_empty_inbox_says_so(cli, sql):
     await sql.execute("DELETE FROM aiopgq.inbox")
 
