@@ -325,6 +325,7 @@ def test_help_names_every_command_with_an_example(cli_alone):
         "schedules",
         "workers",
         "inbox",
+        "outbox",
         "tasks",
         "version",
     ]
