@@ -4,7 +4,6 @@ It is one incarnation after another (`incarnation.py`), each working in the same
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from uuid import UUID
 
 import anyio
 
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq._words.clock import monotonic
 from aiopgq.equipment import Equipment, Manners, Parentage
 from aiopgq.errors import JobFailed, StoreError, StoreUnavailable, UsageError
@@ -129,10 +128,7 @@ class Worker:
                     await asyncio.wait([self._main])
                 return
             except StoreUnavailable as error:
-                pause = patience.failed(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+                await comes(self._stopping, patience.failed(error))
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
@@ -284,10 +280,7 @@ class Worker:
             try:
                 return await self._born(equipment, workshop)
             except StoreError as error:
-                pause = patience.failed(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+                await comes(self._stopping, patience.failed(error))
 
         return None
 

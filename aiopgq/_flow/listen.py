@@ -4,13 +4,12 @@ If the process dies here, nothing is lost: a notification only means "look", and
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
 from aiopgq._store.connection import ConnectSettings
 from aiopgq._store.listen import Ear, listen
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq.errors import StoreError
 
 __all__ = ["keep_listening"]
@@ -45,6 +44,4 @@ async def keep_listening(
             await listen(settings, topics, Ear(heard, listening), stop)
         except StoreError as error:
             hearing(False)  # noqa: FBT003  # a callback has no keywords
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience.failed(error)):
-                    await stop.wait()
+            await comes(stop, patience.failed(error))

@@ -24,7 +24,7 @@ import anyio
 import anyio.to_thread
 
 from aiopgq._store.connection import ConnectSettings, Line
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq._store.workers import Beat, Workers
 from aiopgq._words.clock import monotonic
 from aiopgq.errors import StoreError
@@ -140,9 +140,7 @@ class Pulse:
             while not self._stop.is_set():
                 self._watch_loop()
                 self._watch_lease()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK):
-                        await stopped.wait()
+                await comes(stopped, _LOOK)
         finally:
             beating.cancel()
             await asyncio.wait([beating])

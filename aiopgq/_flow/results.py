@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from aiopgq._store.jobs import Jobs, Outstanding
+from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
 from aiopgq._words.job import FINAL
 from aiopgq.errors import AppNotOpen, StoreUnavailable
@@ -83,9 +84,7 @@ class Results:
                     if found is None or found.status in FINAL or (until is not None and answered_at >= until):
                         return found
                 left = None if until is None else max(0.0, until - monotonic())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause if left is None else min(pause, left)):
-                        await announced.wait()
+                await comes(announced, pause if left is None else min(pause, left))
                 pause = min(pause * _LOOK_FACTOR, _LONGEST_LOOK)
         finally:
             self._used_at = monotonic()
@@ -129,9 +128,7 @@ class Results:
         listening = asyncio.ensure_future(self._listening(self._heard, self._look_again, stop))
         try:
             while not stop.is_set() and (self._waiters or monotonic() - self._used_at < _IDLE):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_IDLE):
-                        await stop.wait()
+                await comes(stop, _IDLE)
         finally:
             # It may be connecting to a server that says nothing.
             listening.cancel()

@@ -18,6 +18,7 @@ from uuid import UUID
 import anyio
 import anyio.to_thread
 
+from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
 from aiopgq._words.conclusion import NotBegun, conclude, inconclusive, postpone
 from aiopgq._words.current import Around, CurrentJob, StopReason, entered
@@ -131,13 +132,7 @@ class Runner:
 
     async def done(self, within: float | None) -> bool:
         """Wait until no job runs, so many seconds at most, None for ever; tell whether that came true."""
-        try:
-            async with asyncio.timeout(within):
-                await self._all_done.wait()
-        except TimeoutError:
-            return False
-
-        return True
+        return await comes(self._all_done, within)
 
     def _set_alarm(self, at: float) -> None:
         # One timer for all runs, at the earliest deadline: one for each costs more than a short handler does.

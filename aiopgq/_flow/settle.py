@@ -9,7 +9,6 @@ again: at least once.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import defaultdict
@@ -18,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from aiopgq._store.jobs import Jobs
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq._store.trouble import NoPartition, NotSent
 from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
@@ -112,21 +111,14 @@ class Settler:
         """
         self._urged.set()
         try:
-            async with asyncio.timeout(within):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
+            return await comes(self._idle, within)
         finally:
             self._urged.clear()
-
-        return True
 
     async def _pause(self, seconds: float) -> None:
         """Wait before another try; a short moment only when somebody waits for the end."""
         if not self._urged.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._urged.wait()
+            await comes(self._urged, seconds)
         if self._urged.is_set():
             await asyncio.sleep(min(seconds, _URGED_PAUSE))
 

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from typing import Final
 
+from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
 from aiopgq._words.event import EventHandler, Handlers, JobEvent, ended, started
 from aiopgq._words.job import ClaimedJob, Settlement
@@ -75,14 +76,11 @@ class Teller:
 
     async def told(self, within: float) -> bool:
         """Wait until everything is told, so many seconds at most; tell whether that came true."""
-        try:
-            async with asyncio.timeout(within):
-                await self._idle.wait()
-        except TimeoutError:
+        told = await comes(self._idle, within)
+        if not told:
             log.warning("%d events were not told: their handlers took too long", len(self._waiting) + 1)
-            return False
 
-        return True
+        return told
 
     def _add(self, event: JobEvent) -> None:
         if len(self._waiting) >= _MOST_WAITING:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from aiopgq._store.foreign import check_connection, in_transaction, is_asyncpg
 from aiopgq._store.jobs import Jobs, complete_foreign
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq._store.transaction import Transaction, Transactions
 from aiopgq._store.trouble import NoPartition
 from aiopgq._words.clock import monotonic
@@ -83,13 +83,7 @@ class Transactor:
 
     async def settled(self, within: float) -> bool:
         """Wait until none is unknown, so many seconds at most; tell whether that came true."""
-        try:
-            async with asyncio.timeout(within):
-                await self._certain.wait()
-        except TimeoutError:
-            return False
-
-        return True
+        return await comes(self._certain, within)
 
     async def begin(self, job: ClaimedJob) -> Transaction:
         """Begin the transaction of a run.

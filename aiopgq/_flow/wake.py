@@ -8,7 +8,6 @@ If the process dies here, its flag expires by itself; nothing is lost, jobs stay
 """
 
 import asyncio
-import contextlib
 import hashlib
 import random
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from aiopgq._store.jobs import Asleep
+from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
 
 __all__ = ["Flags", "Look", "Sleeper", "slot"]
@@ -127,7 +127,7 @@ class Sleeper:
 
     async def pause(self) -> None:
         """Wait for a nudge: no slot is free, or too many outcomes are unsettled."""
-        await self._wait(_LONGEST_PAUSE)
+        await comes(self._nudge, _LONGEST_PAUSE)
         self._nudge.clear()
 
     async def rest(self, look: Look) -> None:
@@ -135,7 +135,7 @@ class Sleeper:
         if self._busy() and await self._linger(look):
             return
         if self.deaf:
-            await self._wait(min(_DEAF_POLL, self._poll_interval) * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+            await comes(self._nudge, min(_DEAF_POLL, self._poll_interval) * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
             return
 
         seconds = self._poll_interval * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
@@ -154,7 +154,7 @@ class Sleeper:
         due = self._next_due()
         self.asleep = True
         try:
-            await self._wait(min(seconds, stands_for, seconds if due is None else due))
+            await comes(self._nudge, min(seconds, stands_for, seconds if due is None else due))
         finally:
             self.asleep = False
 
@@ -192,7 +192,7 @@ class Sleeper:
         """Poll for a little while; idle processes share the polling."""
         until = monotonic() + _LINGER
         while monotonic() < until:
-            await self._wait(_LINGER_PAUSE * max(1, self._fleet()))
+            await comes(self._nudge, _LINGER_PAUSE * max(1, self._fleet()))
             if await look():
                 self._wakes.append(monotonic())
                 return True
@@ -210,13 +210,8 @@ class Sleeper:
                 return True
             if passed:
                 return False
-            await self._wait(pause)
+            await comes(self._nudge, pause)
             if self._nudge.is_set():
                 return True
             ceiling = _LONG_PAUSE if monotonic() - began < _PATIENT_AFTER else _LONGEST_PAUSE
             pause = min(pause * _PAUSE_FACTOR, ceiling)
-
-    async def _wait(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._nudge.wait()

@@ -7,12 +7,12 @@ If the process dies here, nothing is lost: watching changes nothing.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 from typing import Final
 from uuid import UUID
 
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
 from aiopgq._words.progress import Progress
 from aiopgq.errors import AiopgqError, AppNotOpen, StoreError, StoreUnavailable
@@ -96,9 +96,7 @@ class Watch:
                     self._tell(error)
             except StoreError as error:
                 self._tell(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK):
-                    await self._joined.wait()
+            await comes(self._joined, _TICK)
 
     async def _look_once(self) -> None:
         # Who joins while the answer is under way is not in it; the next look, at once, is for him.

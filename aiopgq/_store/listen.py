@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from aiopgq._store.connection import CLOSE_TIMEOUT, ConnectSettings
+from aiopgq._store.patience import comes
 from aiopgq._store.pooler import is_direct
 from aiopgq._store.statements import channel
 from aiopgq._store.trouble import Undelivered, translated
@@ -90,13 +91,8 @@ async def _notify_from_elsewhere(settings: ConnectSettings, name: str, token: st
 
 
 async def _hear(proven: asyncio.Event, *, direct: bool) -> None:
-    try:
-        async with asyncio.timeout(PROOF_TIMEOUT):
-            await proven.wait()
-    except TimeoutError:
-        if direct:
-            raise
-        raise Undelivered from None
+    if not await comes(proven, PROOF_TIMEOUT):
+        raise TimeoutError if direct else Undelivered
 
 
 async def _until_lost(connection: Any, lost: asyncio.Event, stop: asyncio.Event) -> None:

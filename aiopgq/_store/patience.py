@@ -1,10 +1,11 @@
-"""How long to wait before trying again: exponential, capped, jittered, and quiet about it."""
+"""Waiting: for an event and no longer; before another try, ever longer, with jitter, and quiet about it."""
 
+import asyncio
 import logging
 import random
 from typing import Final
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "comes"]
 
 _FIRST: Final = 0.1
 _FACTOR: Final = 2.0
@@ -49,3 +50,14 @@ class Patience:
         if self._tries:
             self._log.info("can %s again, after %d tries", self._doing, self._tries)
             self._tries = 0
+
+
+async def comes(event: asyncio.Event, within: float | None) -> bool:
+    """Wait for an event, so many seconds at most, None for ever; tell whether it came."""
+    try:
+        async with asyncio.timeout(within):
+            await event.wait()
+    except TimeoutError:
+        return False
+
+    return True

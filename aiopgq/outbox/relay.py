@@ -1,7 +1,6 @@
 """The relay as programs hold it: its faces, its start and its end. It is one tenure after another."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Self
 
 from aiopgq._store.connection import ConnectSettings
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq.errors import StoreError, StoreUnavailable, UsageError
 from aiopgq.outbox.publisher import Publisher
 from aiopgq.outbox.tenure import Conduct, Tenure
@@ -71,7 +70,7 @@ class Relay:
                     await asyncio.wait([self._main])
                 return
             except StoreUnavailable as error:
-                await self._pause(patience.failed(error))
+                await comes(self._stopping, patience.failed(error))
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
@@ -161,14 +160,9 @@ class Relay:
             try:
                 return await self._begun()
             except StoreError as error:
-                await self._pause(patience.failed(error))
+                await comes(self._stopping, patience.failed(error))
 
         return None
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     async def _close_publisher(self) -> None:
         close = getattr(self._publisher, "close", None)

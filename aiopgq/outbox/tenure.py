@@ -19,7 +19,7 @@ from aiopgq._flow.listen import keep_listening
 from aiopgq._flow.wake import Sleeper
 from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.events import Events
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq._words.backoff import Backoff
 from aiopgq._words.clock import monotonic, uuid7
 from aiopgq._words.horizon import SHARDS, Horizon
@@ -194,16 +194,16 @@ class Tenure:
                     if self._conduct.burst:
                         if await self._nothing_left():
                             return
-                        await self._pause(_BURST_PAUSE)
+                        await comes(self._stopping, _BURST_PAUSE)
                     else:
                         await self._sleeper.rest(self._look)
                 patience.worked()
             except StoreError as error:
-                await self._pause(patience.failed(error))
+                await comes(self._stopping, patience.failed(error))
             except BrokerUnavailable as error:
                 if self.published > before:
                     broker.worked()
-                await self._pause(broker.failed(error))
+                await comes(self._stopping, broker.failed(error))
             else:
                 if self.published > before:
                     broker.worked()
@@ -295,11 +295,6 @@ class Tenure:
 
     def _hearing(self, hears: bool) -> None:
         self._sleeper.hearing(deaf=not hears)
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     # the share
 
