@@ -19,16 +19,6 @@ Floor: asyncpg alone with the same two SQL functions, in batches of the concurre
 on one connection, or overlapped on two. The ratio is to the better of both in the same round.
 CPU: of the worker processes, from their first claim to their end."""
 
-_RATE: Final = """
-    SELECT count(*) AS jobs,
-        count(*) FILTER (WHERE a.completed_at < span.last)
-            / nullif(extract(epoch FROM span.last - span.first), 0) AS rate,
-        (SELECT count(*) FROM aiopgq.jobs) AS unfinished
-    FROM aiopgq.archive a,
-        (SELECT min(claimed_at) AS first, max(completed_at) AS last FROM aiopgq.archive) AS span
-    GROUP BY span.first, span.last
-"""
-
 
 class Setting(NamedTuple):
     """One line of the table."""
@@ -126,9 +116,5 @@ async def _rate(server: Server, jobs: int, drain: Callable[[str], Awaitable[None
     async with server.database() as dsn:
         await preload(dsn, jobs)
         await drain(dsn)
-        async with raw.connected(dsn) as connection:
-            found = await connection.fetchrow(_RATE)
-        if found is None or found["jobs"] != jobs or found["unfinished"]:
-            raise RuntimeError(f"of {jobs} jobs these are known after the drain: {found}")
 
-        return float(found["rate"])
+        return await raw.drain_rate(dsn, jobs)

@@ -20,7 +20,16 @@ import uvloop
 from aiopgq._store.statements import DEFAULT_SCHEMA, statement
 from aiopgq._words.clock import uuid7
 
-__all__ = ["Lane", "connected", "drain", "enqueue_batch", "insert_batch", "insert_notifying", "insert_one"]
+__all__ = [
+    "Lane",
+    "connected",
+    "drain",
+    "drain_rate",
+    "enqueue_batch",
+    "insert_batch",
+    "insert_notifying",
+    "insert_one",
+]
 
 CHANNEL: Final = "aiopgq_bench"
 _ARGS: Final = '{"user_id":12345,"template":"welcome","weight":0.125}'
@@ -31,6 +40,7 @@ _SLACK: Final = 256
 _CLAIM: Final = statement("claim", DEFAULT_SCHEMA)
 _COMPLETE: Final = statement("complete", DEFAULT_SCHEMA)
 _ENQUEUE: Final = statement("enqueue", DEFAULT_SCHEMA)
+_DRAIN_RATE: Final = statement("drain_rate", DEFAULT_SCHEMA)
 _INSERT_ONE: Final = """
     INSERT INTO aiopgq.jobs (id, queue, task, args, place) VALUES ($1, $2, $3, $4, nextval('aiopgq.places'))
 """
@@ -149,6 +159,21 @@ async def drain(dsn: str, batch: int, loops: int, *, overlapped: bool) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(loops):
             group.create_task(loop(dsn, Lane(batch)))
+
+
+async def drain_rate(dsn: str, jobs: int) -> float:
+    """Return the jobs a second of a drain that is over.
+
+    Raises:
+        RuntimeError: Not all of them are completed.
+    """
+    async with connected(dsn) as connection:
+        [(rate, completed)] = await connection.fetch(_DRAIN_RATE)
+        unfinished = await connection.fetchval("SELECT count(*) FROM aiopgq.jobs")
+    if completed != jobs or unfinished:
+        raise RuntimeError(f"of {jobs} jobs {completed} are completed after the drain, {unfinished} unfinished")
+
+    return float(rate)
 
 
 async def _drain_in_turn(dsn: str, lane: Lane) -> None:

@@ -21,13 +21,6 @@ X(N) = first * N / (1 + contention * (N - 1) + coherence * N * (N - 1)), fitted 
 Busy cores: all of this machine, between the first claim and the end, and the share of the worker processes in it."""
 
 _SLOTS: Final = 100
-_RATE: Final = """
-    SELECT count(*) FILTER (WHERE a.completed_at < span.last)
-            / nullif(extract(epoch FROM span.last - span.first), 0)
-    FROM aiopgq.archive a,
-        (SELECT min(claimed_at) AS first, max(completed_at) AS last FROM aiopgq.archive) AS span
-    GROUP BY span.first, span.last
-"""
 _STAT: Final = Path("/proc/stat")
 
 
@@ -118,10 +111,9 @@ async def _round(server: Server, processes: int, jobs: int) -> Round:
                 worker.go()
             cpu = sum([await worker.cpu_seconds() for worker in workers])
             took, busy = monotonic() - began, _busy_seconds() - busy
-        async with raw.connected(dsn) as connection:
-            rate = await connection.fetchval(_RATE)
+        rate = await raw.drain_rate(dsn, jobs)
 
-    return Round(float(rate), busy / took, cpu / took)
+    return Round(rate, busy / took, cpu / took)
 
 
 def _busy_seconds() -> float:

@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+from benchmarks import raw
 from benchmarks.hand import TASK, Hand, hand, timed
 from benchmarks.load import declare
 from benchmarks.report import heading, median, table
@@ -109,11 +110,8 @@ async def _drain_rate(server: Server, jobs: int) -> float:
         async with started_workers(dsn, _CONCURRENCY, burst=True) as [worker]:
             worker.go()
             await worker.cpu_seconds()
-        [row] = await one.execute(
-            "SELECT count(*) / extract(epoch FROM max(completed_at) - min(claimed_at)) AS rate FROM aiopgq.archive"
-        )
 
-        return float(row["rate"])
+        return await raw.drain_rate(dsn, jobs)
 
 
 @asynccontextmanager
