@@ -159,7 +159,7 @@ CREATE FUNCTION aiopgq.horizon_passed(p_horizon bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 RETURN pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= p_horizon;
 
-CREATE FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint) RETURNS void
+CREATE FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
 DECLARE
@@ -169,23 +169,22 @@ BEGIN
     IF pg_sequence_last_value(flag) = p_flag THEN
         PERFORM nextval(('aiopgq.lowerings_' || p_slot)::regclass);
         PERFORM setval(flag, 0);
+
+        RETURN true;
     END IF;
+
+    RETURN false;
 END
 $$;
-COMMENT ON FUNCTION aiopgq.wake_up IS 'Lower the flag of a slot if it still holds the value its sleeper gave it.';
+COMMENT ON FUNCTION aiopgq.wake_up IS
+    'Lower the flag of a slot if it still holds the value its sleeper gave it; tell whether it did.';
 
 CREATE FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
-DECLARE
-    flag regclass;
 BEGIN
     FOR i IN 1 .. cardinality(p_slots) LOOP
-        flag := ('aiopgq.sleepers_' || p_slots[i])::regclass;
-        PERFORM pg_advisory_xact_lock(flag::oid::bigint);
-        IF pg_sequence_last_value(flag) = p_flags[i] THEN
-            PERFORM nextval(('aiopgq.lowerings_' || p_slots[i])::regclass);
-            PERFORM setval(flag, 0);
+        IF aiopgq.wake_up(p_slots[i], p_flags[i]) THEN
             -- Others may sleep by the same flag: they look, and raise it again.
             PERFORM pg_notify(aiopgq.channel(), p_queues[i]);
         END IF;

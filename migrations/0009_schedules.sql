@@ -189,29 +189,7 @@ COMMENT ON FUNCTION aiopgq.fire_schedule IS
     'Move a schedule on from the fire time that was seen, and enqueue a job for each moment: all of it or nothing. '
     'False: somebody was faster, or the schedule has changed.';
 
-CREATE OR REPLACE FUNCTION aiopgq.grant_reader(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, ARRAY['await_results']);
-    EXECUTE format('GRANT SELECT ON TABLE %s, %s, %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.archive'::regclass, 'aiopgq.dead_letters'::regclass,
-        'aiopgq.workers'::regclass, 'aiopgq.all_jobs'::regclass, 'aiopgq.schedules'::regclass, p_role);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION aiopgq.grant_worker(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, NULL);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.dead_letters'::regclass, 'aiopgq.workers'::regclass,
-        'aiopgq.schedules'::regclass, p_role);
-    EXECUTE format('GRANT SELECT, INSERT ON TABLE %s TO %I', 'aiopgq.archive'::regclass, p_role);
-    EXECUTE format('GRANT SELECT ON TABLE %s TO %I', 'aiopgq.all_jobs'::regclass, p_role);
-    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', 'aiopgq.places'::regclass, p_role);
-END
-$$;
-
+INSERT INTO aiopgq.rights (grantee, privileges, kind, name) VALUES
+    ('reader', 'SELECT', 'TABLE', 'schedules'),
+    ('worker', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', 'schedules');
 SELECT aiopgq.renew_grants();

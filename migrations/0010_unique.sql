@@ -319,27 +319,8 @@ END
 $$;
 COMMENT ON FUNCTION aiopgq.count_ready IS 'Count the jobs of a queue that are in line, up to p_limit.';
 
-CREATE OR REPLACE FUNCTION aiopgq.grant_producer(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(
-        p_role, ARRAY['enqueue', 'enqueue_jobs', 'enqueue_jobs_once', 'enqueue_unique_jobs', 'count_ready']);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION aiopgq.grant_worker(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, NULL);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s, %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.dead_letters'::regclass, 'aiopgq.workers'::regclass,
-        'aiopgq.schedules'::regclass, 'aiopgq.unique_holds'::regclass, p_role);
-    EXECUTE format('GRANT SELECT, INSERT ON TABLE %s TO %I', 'aiopgq.archive'::regclass, p_role);
-    EXECUTE format('GRANT SELECT ON TABLE %s TO %I', 'aiopgq.all_jobs'::regclass, p_role);
-    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', 'aiopgq.places'::regclass, p_role);
-END
-$$;
-
+INSERT INTO aiopgq.rights (grantee, privileges, kind, name) VALUES
+    ('producer', 'EXECUTE', 'FUNCTION', 'enqueue_unique_jobs'),
+    ('producer', 'EXECUTE', 'FUNCTION', 'count_ready'),
+    ('worker', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', 'unique_holds');
 SELECT aiopgq.renew_grants();

@@ -130,43 +130,10 @@ COMMENT ON FUNCTION aiopgq.prune_inbox IS
     'Delete up to p_limit messages received more than p_window seconds ago and not before p_after. The next batch begins '
     'at up_to: what was deleted before it stays in the index as long as anybody might still see it.';
 
-CREATE OR REPLACE FUNCTION aiopgq.grant_producer(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, ARRAY[
-        'enqueue', 'enqueue_jobs', 'enqueue_jobs_once', 'enqueue_unique_jobs', 'count_ready',
-        'receive_message', 'receive_message_within', 'forget_message']);
-END
-$$;
-COMMENT ON FUNCTION aiopgq.grant_producer IS
-    'Let a role enqueue and receive messages, and nothing else: it sees neither jobs nor results. Only the owner of the '
-    'schema can call it.';
-
-CREATE OR REPLACE FUNCTION aiopgq.grant_reader(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, ARRAY['await_results']);
-    EXECUTE format('GRANT SELECT ON TABLE %s, %s, %s, %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.archive'::regclass, 'aiopgq.dead_letters'::regclass,
-        'aiopgq.workers'::regclass, 'aiopgq.all_jobs'::regclass, 'aiopgq.schedules'::regclass,
-        'aiopgq.inbox'::regclass, p_role);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION aiopgq.grant_worker(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, NULL);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE %s, %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.dead_letters'::regclass, 'aiopgq.workers'::regclass,
-        'aiopgq.schedules'::regclass, 'aiopgq.unique_holds'::regclass, p_role);
-    EXECUTE format('GRANT SELECT, INSERT ON TABLE %s TO %I', 'aiopgq.archive'::regclass, p_role);
-    EXECUTE format('GRANT SELECT ON TABLE %s, %s TO %I', 'aiopgq.all_jobs'::regclass, 'aiopgq.inbox'::regclass, p_role);
-    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', 'aiopgq.places'::regclass, p_role);
-END
-$$;
-
+INSERT INTO aiopgq.rights (grantee, privileges, kind, name) VALUES
+    ('producer', 'EXECUTE', 'FUNCTION', 'receive_message'),
+    ('producer', 'EXECUTE', 'FUNCTION', 'receive_message_within'),
+    ('producer', 'EXECUTE', 'FUNCTION', 'forget_message'),
+    ('reader', 'SELECT', 'TABLE', 'inbox'),
+    ('worker', 'SELECT', 'TABLE', 'inbox');
 SELECT aiopgq.renew_grants();

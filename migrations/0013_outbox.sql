@@ -449,10 +449,7 @@ CREATE FUNCTION aiopgq.leave_relays(p_flag bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock('aiopgq.sleepers_16'::regclass::oid::bigint);
-    IF pg_sequence_last_value('aiopgq.sleepers_16'::regclass) = p_flag THEN
-        PERFORM nextval('aiopgq.lowerings_16'::regclass);
-        PERFORM setval('aiopgq.sleepers_16'::regclass, 0);
+    IF aiopgq.wake_up(16, p_flag) THEN
         PERFORM pg_notify(aiopgq.channel() || ':outbox', 'left');
     END IF;
 END
@@ -557,26 +554,8 @@ $$;
 COMMENT ON FUNCTION aiopgq.outbox_events IS
     'List events, oldest first; p_status: unpublished, waiting, retry, blocked, set aside, published, skipped, NULL any.';
 
-CREATE OR REPLACE FUNCTION aiopgq.grant_producer(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, ARRAY[
-        'enqueue', 'enqueue_jobs', 'enqueue_jobs_once', 'enqueue_unique_jobs', 'count_ready',
-        'receive_message', 'receive_message_within', 'forget_message', 'add_event']);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION aiopgq.grant_reader(p_role text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog
-AS $$
-BEGIN
-    PERFORM aiopgq.grant_functions(p_role, ARRAY['await_results', 'outbox_events', 'outbox_lag']);
-    EXECUTE format('GRANT SELECT ON TABLE %s, %s, %s, %s, %s, %s, %s TO %I',
-        'aiopgq.jobs'::regclass, 'aiopgq.archive'::regclass, 'aiopgq.dead_letters'::regclass,
-        'aiopgq.workers'::regclass, 'aiopgq.all_jobs'::regclass, 'aiopgq.schedules'::regclass,
-        'aiopgq.inbox'::regclass, p_role);
-END
-$$;
-
+INSERT INTO aiopgq.rights (grantee, privileges, kind, name) VALUES
+    ('producer', 'EXECUTE', 'FUNCTION', 'add_event'),
+    ('reader', 'EXECUTE', 'FUNCTION', 'outbox_events'),
+    ('reader', 'EXECUTE', 'FUNCTION', 'outbox_lag');
 SELECT aiopgq.renew_grants();

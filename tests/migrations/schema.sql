@@ -306,6 +306,17 @@ TABLE relays
     CONSTRAINT relays_key PRIMARY KEY (id)
     CREATE UNIQUE INDEX relays_key ON aiopgq.relays USING btree (id)
 
+TABLE rights
+    -- What grant_producer, grant_reader and grant_worker grant. A worker may execute all functions but those that grant.
+    grantee text NOT NULL
+    privileges text NOT NULL
+    kind text NOT NULL
+    name text NOT NULL
+    CONSTRAINT grantee_is_producer_reader_or_worker CHECK ((grantee = ANY (ARRAY['producer'::text, 'reader'::text, 'worker'::text])))
+    CONSTRAINT kind_is_function_table_or_sequence CHECK ((kind = ANY (ARRAY['FUNCTION'::text, 'TABLE'::text, 'SEQUENCE'::text])))
+    CONSTRAINT rights_key PRIMARY KEY (grantee, kind, name)
+    CREATE UNIQUE INDEX rights_key ON aiopgq.rights USING btree (grantee, kind, name)
+
 TABLE schedules
     -- What enqueues jobs at set times.
     WITH (fillfactor=50)
@@ -667,29 +678,26 @@ FUNCTION aiopgq.give_shards(p_relay uuid, p_shards integer[])
     SET search_path=pg_catalog
     md5 ec01be1cca04f22b4339c5d00f8246f4
 
-FUNCTION aiopgq.grant_functions(p_role text, p_names text[])
-    -- Let a role into the schema and execute the functions named; NULL names all but those that grant.
-    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    SET search_path=pg_catalog
-    md5 da5d9037a6a032b085ce8fd5fd3c7414
-
 FUNCTION aiopgq.grant_producer(p_role text)
-    -- Let a role enqueue and receive messages, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
-    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    SET search_path=pg_catalog
-    md5 218749d0521bcb3bcbf7bec349ed6e4c
+    -- Let a role enqueue, receive messages and add events, and nothing else: it sees neither jobs nor results. Only the owner of the schema can call it.
+    RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    md5 806a1fff6328b7491245e9e1734f9fc9
 
 FUNCTION aiopgq.grant_reader(p_role text)
     -- Let a role look at jobs and wait for results. Only the owner of the schema can call it.
+    RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    md5 ea29e40669c66586f49899b57993e55c
+
+FUNCTION aiopgq.grant_rights(p_role text, p_grantee text)
+    -- Let a role into the schema, and give it what the table rights lists.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET search_path=pg_catalog
-    md5 0fc08f714c63081cdd5f9ed4bceb7719
+    md5 ddf2f90bedd0fed2a16f06b871eadb6e
 
 FUNCTION aiopgq.grant_worker(p_role text)
     -- Let a role do all that aiopgq does but migrate: it creates and alters nothing, and drops no more than days of the archive. Only the owner of the schema can call it.
-    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    SET search_path=pg_catalog
-    md5 e07de935b11cefef530fe10ebf931251
+    RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    md5 6de32adac31543440d7d95c017d3e091
 
 FUNCTION aiopgq.heartbeat(p_worker uuid, p_draining boolean DEFAULT false, OUT alive boolean, OUT fleet integer, OUT cancelled uuid[], OUT drain boolean)
     -- One beat of an incarnation. alive = false: it was declared dead and must return as a new one. cancelled: its jobs that somebody wants cancelled. drain: it shall claim no more, finish, and end.
@@ -728,13 +736,13 @@ FUNCTION aiopgq.leave_relays(p_flag bigint)
     -- Take down the flag of a relay that goes for good, and wake those who sleep by it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 00034dc5878b1784525db7ddb70e073b
+    md5 4441f26c12c06703a484e45eff4b399e
 
 FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues text[])
     -- Take down the flags of a sleeper that goes for good, and wake those who relied on them by a queue of each slot.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 c992ed25696ec488c64f4c78c6f289b4
+    md5 0b340ca1e1899c2598294112fa10df72
 
 FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
     -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
@@ -1059,7 +1067,7 @@ FUNCTION aiopgq.wake_relays()
     md5 f369ba7a9f59421b46864c93cc64891d
 
 FUNCTION aiopgq.wake_up(p_slot integer, p_flag bigint)
-    -- Lower the flag of a slot if it still holds the value its sleeper gave it.
-    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    -- Lower the flag of a slot if it still holds the value its sleeper gave it; tell whether it did.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 183b86a88457b55e99d415708a0f1d07
+    md5 e07439cebfe4f21ad236a0392b8d6e5b
