@@ -40,7 +40,7 @@ _JOBS: Final = 20
 _PRODUCERS: Final = 64
 _ROUNDS: Final = 5
 _SECONDS: Final = 3.0
-_BACKLOG: Final = 200_000
+_BACKLOG: Final = 300_000
 _QUEUE: Final = "default"
 
 
@@ -185,7 +185,7 @@ class _Enqueued(NamedTuple):
 
 async def producers(server: Server, quick: bool) -> str:
     """Measure single commits beside a busy worker, with the trigger and without."""
-    count, seconds, backlog, rounds = (4, 0.3, 5000, 1) if quick else (_PRODUCERS, _SECONDS, _BACKLOG, _ROUNDS)
+    count, seconds, backlog, rounds = (4, 0.3, 40_000, 1) if quick else (_PRODUCERS, _SECONDS, _BACKLOG, _ROUNDS)
     ways: dict[str, list[_Enqueued]] = {"no trigger": [], "aiopgq": [], "aiopgq, worker keeps up": []}
     for _ in range(rounds):
         for name, found in ways.items():
