@@ -121,7 +121,7 @@ class Runner:
             # A handler on its way out is not disturbed again by every beat that repeats the request.
             return
         run.stop_reason = run.stop_reason or reason
-        # Without a handle it has not begun, and will not.
+        # Without a handle it has not begun, and will not; or the end of its transaction has not, and is let be.
         if run.handle is not None and (run.ending or not self._tasks[run.task].threaded):
             run.handle.cancel()
 
@@ -257,7 +257,7 @@ class Runner:
             self._all_done.set()
             self._unset_alarm()
         if tells:
-            self._tell(run, settlement, failure)
+            self._tell(run, settlement, failure, seconds)
 
     async def settle_with(self, run: CurrentJob, connection: Any, result: Any) -> None:
         """Complete the job of a run in the transaction of its handler.
@@ -272,12 +272,11 @@ class Runner:
         run.settles_itself = True
         await self._transacting.complete_within(run.job, connection, text)
 
-    def _tell(self, run: CurrentJob, settlement: Settlement, failure: BaseException | None) -> None:
+    def _tell(self, run: CurrentJob, settlement: Settlement, failure: BaseException | None, seconds: float) -> None:
         late = run.stop_reason == "timeout"
         if settlement.kind == "completed" and not late and not (self._job_log and log.isEnabledFor(logging.INFO)):
             return
         job = run.job
-        seconds = monotonic() - run.began
         facts = {
             "job_id": job.id,
             "task": job.task,

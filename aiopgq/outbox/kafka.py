@@ -14,8 +14,7 @@ from aiokafka.errors import (
 )
 
 from aiopgq._words.outbox_event import Event
-from aiopgq.errors import BrokerUnavailable
-from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic
+from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, send_each, topic, unavailable
 
 __all__ = ["KafkaPublisher"]
 
@@ -66,21 +65,8 @@ class KafkaPublisher:
             BrokerUnavailable: The broker takes nothing now.
         """
         await self._connect()
-        outcomes: list[BaseException | None] = []
-        try:
-            for outcome in await asyncio.gather(*map(self._send, events), return_exceptions=True):
-                if outcome is None or isinstance(outcome, _REFUSALS):
-                    outcomes.append(outcome)
-                else:
-                    outcomes.append(BrokerUnavailable(self.name, f"{type(outcome).__name__}: {outcome}"))
-        except BaseException:
-            # What it has kept must not be sent behind our back.
-            await self.close()
-            raise
-        if any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            await self.close()
 
-        return outcomes
+        return await send_each(self.name, self._send, events, _REFUSALS, self.close)
 
     async def close(self) -> None:
         """Close the producer; the next event opens another."""
@@ -108,7 +94,7 @@ class KafkaPublisher:
         except BaseException as error:
             await producer.stop()
             if isinstance(error, KafkaError | OSError | TimeoutError):
-                raise BrokerUnavailable(self.name, f"{type(error).__name__}: {error}") from error
+                raise unavailable(self.name, error) from error
             raise
         self._producer = producer
 

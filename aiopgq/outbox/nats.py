@@ -10,7 +10,7 @@ import nats.errors
 
 from aiopgq._words.outbox_event import Event
 from aiopgq.errors import BrokerUnavailable
-from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic
+from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic, unavailable
 
 __all__ = ["NatsPublisher", "NatsRefused", "NoStream"]
 
@@ -106,7 +106,7 @@ class NatsPublisher:
             outcomes = [_outcome(one) for one in sent]
         except (nats.errors.Error, OSError) as error:
             await self.close()
-            raise self._unavailable(error) from error
+            raise unavailable(self.name, error) from error
         except BaseException:
             # Who is cancelled leaves confirmations behind that nobody reads.
             await self.close()
@@ -139,7 +139,7 @@ class NatsPublisher:
             await self._client.subscribe(f"{self._inbox}.*", cb=self._heard)
         except (nats.errors.Error, OSError, TimeoutError) as error:
             await self.close()
-            raise self._unavailable(error) from error
+            raise unavailable(self.name, error) from error
 
     async def _send(self, event: Event) -> asyncio.Future[None] | BaseException:
         try:
@@ -192,14 +192,11 @@ class NatsPublisher:
             if outcome is None or (isinstance(outcome, _REFUSALS) and not nobody_listens and not busy):
                 judged.append(outcome)
             else:
-                judged.append(self._unavailable(outcome))
+                judged.append(unavailable(self.name, outcome))
         if any(isinstance(outcome, BrokerUnavailable) for outcome in judged):
             await self.close()
 
         return judged
-
-    def _unavailable(self, error: BaseException) -> BrokerUnavailable:
-        return BrokerUnavailable(self.name, f"{type(error).__name__}: {error}")
 
 
 def _outcome(sent: asyncio.Future[Any] | BaseException) -> BaseException | None:

@@ -1,14 +1,28 @@
 """What a publisher is: takes events, gives an outcome for each; and what goes over the wire."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from aiopgq._words.outbox_event import Event
+from aiopgq.errors import BrokerUnavailable
 
-__all__ = ["Envelope", "Message", "Outcomes", "Publisher", "Route", "Settings", "cloud_events", "plain", "topic"]
+__all__ = [
+    "Envelope",
+    "Message",
+    "Outcomes",
+    "Publisher",
+    "Route",
+    "Settings",
+    "cloud_events",
+    "plain",
+    "send_each",
+    "topic",
+    "unavailable",
+]
 
 Outcomes = Sequence[BaseException | None]
 
@@ -75,6 +89,46 @@ class Settings:
     route: Route
     envelope: Envelope
     timeout: float
+
+
+async def send_each(
+    broker: str,
+    send: Callable[[Event], Awaitable[None]],
+    events: Sequence[Event],
+    refusals: tuple[type[BaseException], ...],
+    close: Callable[[], Awaitable[None]],
+) -> Outcomes:
+    """Send events at the same time over one connection, and close it unless each was confirmed or refused.
+
+    What such a connection has kept must not be sent behind our back, nor its confirmations be left to nobody.
+
+    Args:
+        broker: Its name.
+        send: Sends one event, and returns when it is confirmed.
+        events: The events.
+        refusals: What says something against an event; anything else says it against the broker.
+        close: Closes the connection.
+    """
+    outcomes: list[BaseException | None] = []
+    try:
+        # A broken connection may cancel what waits on it; cancelled itself, gather raises instead.
+        for outcome in await asyncio.gather(*map(send, events), return_exceptions=True):
+            if outcome is None or isinstance(outcome, refusals):
+                outcomes.append(outcome)
+            else:
+                outcomes.append(unavailable(broker, outcome))
+    except BaseException:
+        await close()
+        raise
+    if any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+        await close()
+
+    return outcomes
+
+
+def unavailable(broker: str, error: BaseException) -> BrokerUnavailable:
+    """Say by what a broker, or its client, showed that it takes no events now."""
+    return BrokerUnavailable(broker, f"{type(error).__name__}: {error}")
 
 
 def topic(event: Event) -> str:

@@ -1,6 +1,5 @@
 """Publish to RabbitMQ; needs the extra `rabbitmq`."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -8,12 +7,12 @@ import aio_pika
 from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
 
 from aiopgq._words.outbox_event import Event
-from aiopgq.errors import BrokerUnavailable
-from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic
+from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, send_each, topic, unavailable
 
 __all__ = ["RabbitPublisher"]
 
 _PERSISTENT: Final = aio_pika.DeliveryMode.PERSISTENT
+_REFUSALS: Final = (DeliveryError, PublishError, ValueError, TypeError)
 
 
 class RabbitPublisher:
@@ -63,21 +62,8 @@ class RabbitPublisher:
             BrokerUnavailable: The broker takes nothing now.
         """
         await self._connect()
-        outcomes: list[BaseException | None] = []
-        try:
-            # A broken connection cancels what waits on it; cancelled itself, gather raises instead.
-            for outcome in await asyncio.gather(*map(self._send, events), return_exceptions=True):
-                if outcome is None or isinstance(outcome, DeliveryError | PublishError | ValueError | TypeError):
-                    outcomes.append(outcome)
-                else:
-                    outcomes.append(self._unavailable(outcome))
-        except BaseException:
-            await self.close()
-            raise
-        if any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            await self.close()
 
-        return outcomes
+        return await send_each(self.name, self._send, events, _REFUSALS, self.close)
 
     async def close(self) -> None:
         """Close the connection; the next event opens it again."""
@@ -102,7 +88,7 @@ class RabbitPublisher:
                 self._exchange = await channel.get_exchange(self._exchange_name)
         except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
             await self.close()
-            raise self._unavailable(error) from error
+            raise unavailable(self.name, error) from error
 
     async def _send(self, event: Event) -> None:
         message = self._settings.envelope(event)
@@ -120,6 +106,3 @@ class RabbitPublisher:
             mandatory=True,
             timeout=self._settings.timeout,
         )
-
-    def _unavailable(self, error: BaseException) -> BrokerUnavailable:
-        return BrokerUnavailable(self.name, f"{type(error).__name__}: {error}")

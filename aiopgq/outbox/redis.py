@@ -7,8 +7,7 @@ import redis.asyncio
 from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from aiopgq._words.outbox_event import Event
-from aiopgq.errors import BrokerUnavailable
-from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic
+from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic, unavailable
 
 __all__ = ["RedisPublisher"]
 
@@ -70,7 +69,7 @@ class RedisPublisher:
             answers = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             await self.close()
-            raise BrokerUnavailable(self.name, f"{type(error).__name__}: {error}") from error
+            raise unavailable(self.name, error) from error
 
         return [self._outcome(answer) for answer in answers]
 
@@ -87,4 +86,4 @@ class RedisPublisher:
         about_server = isinstance(answer, BusyLoadingError | OutOfMemoryError | ReadOnlyError)
         if isinstance(answer, ResponseError) and not about_server:
             return answer
-        return BrokerUnavailable(self.name, f"{type(answer).__name__}: {answer}")
+        return unavailable(self.name, answer)

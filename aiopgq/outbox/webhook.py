@@ -12,7 +12,7 @@ import httpx
 
 from aiopgq._words.outbox_event import Event
 from aiopgq.errors import BrokerUnavailable
-from aiopgq.outbox.publisher import Envelope, Outcomes, plain
+from aiopgq.outbox.publisher import Envelope, Outcomes, plain, unavailable
 
 __all__ = ["WebhookPublisher", "WebhookRefused", "sign"]
 
@@ -107,7 +107,7 @@ class WebhookPublisher:
                 # Also a header that HTTP cannot carry.
                 return error
             except httpx.TransportError as error:
-                return BrokerUnavailable(self.name, f"{type(error).__name__}: {error}")
+                return unavailable(self.name, error)
 
         return self._judged(answer)
 

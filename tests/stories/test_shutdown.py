@@ -425,6 +425,8 @@ async def test_a_worker_stops_at_once_while_it_waits_for_its_database(dsn):
         worker = jobs.worker(poll_interval=120)
         async with jobs, at_work(worker) as running:
             assert await (await task.enqueue()).result(timeout=10) == "done"
+            # The caller may know before the worker does; an outcome cut off on its way would be written again first.
+            await eventually(lambda: not worker.health().unsettled)
             proxy.refusing = True
             proxy.cut()
             # Deaf, it looks every second, in vain.
