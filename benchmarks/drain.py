@@ -43,9 +43,9 @@ class Round(NamedTuple):
 
 
 _SETTINGS: Final = [
-    Setting(processes, concurrency, 20_000 if concurrency == 10 else 50_000)
-    for processes in (1, 2)
-    for concurrency in (10, 100, 500)
+    Setting(processes, concurrency, min(50_000, 2_000 * concurrency))
+    for processes, concurrencies in ((1, (1, 10, 50, 100, 200, 1000, 500)), (2, (10, 100, 500)))
+    for concurrency in concurrencies
 ]
 _QUICK: Final = [Setting(1, 10, 300), Setting(2, 10, 300)]
 _ROUNDS: Final = 5

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from time import monotonic_ns
 from typing import Final
@@ -22,6 +23,9 @@ on a second connection. Samples of both alternate, each in a database of its own
 
 _SAMPLES: Final = 200
 _GAP: Final = 0.1
+# Milliseconds a bar of the histogram is wide, and how many bars there may be.
+_BIN: Final = 0.25
+_BINS: Final = 24
 
 
 async def run(server: Server, quick: bool) -> None:
@@ -59,8 +63,21 @@ async def run(server: Server, quick: bool) -> None:
         for name, took in (("raw", floor), ("aiopgq", ours))
     ]
     table(("ms", *(f"p{percent}" for percent in percents), "max"), rows)
+    _histogram(floor, ours)
     ratio = median(ours) / median(floor)
     print(f"Answer: p50 {median(ours):.2f} ms, ratio {ratio:.2f} to the raw floor (wanted: <= 1.50).", flush=True)
+
+
+def _histogram(floor: list[float], ours: list[float]) -> None:
+    """Print how many samples took how long."""
+    counts = [Counter(min(_BINS - 1, int(ms / _BIN)) for ms in took) for took in (floor, ours)]
+    table(
+        ("ms", "raw", "aiopgq"),
+        [
+            (f"{number * _BIN:.2f}{' or more' if number == _BINS - 1 else ''}", *(f"{of[number]}" for of in counts))
+            for number in range(min(map(min, counts)), max(map(max, counts)) + 1)
+        ],
+    )
 
 
 async def _sample(process: WorkerProcess, send: Callable[[], Awaitable[None]]) -> float:
