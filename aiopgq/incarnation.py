@@ -22,6 +22,7 @@ from aiopgq._store.jobs import Jobs
 from aiopgq._store.patience import Patience
 from aiopgq._store.workers import Beat, Workers
 from aiopgq._words.clock import monotonic, uuid7
+from aiopgq._words.counted import counted
 from aiopgq._words.job import WorkerIdentity
 from aiopgq.equipment import Equipment, Manners
 from aiopgq.errors import StoreError
@@ -129,7 +130,9 @@ class Incarnation:
             raise
         self.pulse.start(registered_at)
         slots = self._equipment.slots
-        log.info("worker %s serves %s with %d slots", self.identity.name, ", ".join(slots.queues), slots.total)
+        log.info(
+            "worker %s serves %s with %s", self.identity.name, ", ".join(slots.queues), counted(slots.total, "slot")
+        )
 
     async def _register(self) -> float:
         await self._line.open()
@@ -257,7 +260,7 @@ class Incarnation:
     def _drain(self) -> None:
         if not (self._drained.is_set() or self._stopping.is_set()):
             name, running = self.identity.name, self._workshop.running
-            log.info("worker %s drains: it claims no more, finishes %d jobs, and ends", name, running)
+            log.info("worker %s drains: it claims no more, finishes %s, and ends", name, counted(running, "job"))
             self._drained.set()
             self.sleeper.nudge()
 

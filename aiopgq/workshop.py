@@ -27,6 +27,7 @@ from aiopgq._store.transaction import Transactions
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import monotonic
 from aiopgq._words.conclusion import release_untouched, replace_unstorable
+from aiopgq._words.counted import counted
 from aiopgq._words.job import ClaimedJob, Settlement
 from aiopgq._words.prefetch import TICK, Prefetch
 from aiopgq.equipment import Equipment, Manners
@@ -199,8 +200,8 @@ class Workshop:
         """After a lost lease: wait a moment for the runs that were told to end; what ignores it is reported."""
         if not await self.runner.done(STUBBORN):
             log.critical(
-                "%d handlers ignore their cancellation although others may run their jobs now: %s",
-                self.running,
+                "%s ignored a cancellation although others may run these jobs now: %s",
+                counted(self.running, "handler"),
                 ", ".join(f"{run.task} {run.id}" for run in self.runner.running.values()),
             )
             if self._manners.parent is not None:
@@ -216,7 +217,7 @@ class Workshop:
         """
         self.release_waiting()
         if self.running:
-            log.info("stopping: %d jobs may run for %g s more", self.running, self._manners.shutdown_grace)
+            log.info("stopping: %s may run for %g s more", counted(self.running, "job"), self._manners.shutdown_grace)
         await first_of(self.runner.done(self._manners.shutdown_grace), hurry.wait())
         self.runner.stop_all("shutdown")
         await self.runner.done(STUBBORN)
@@ -227,10 +228,9 @@ class Workshop:
         self.left_behind = self.running + self.unsettled
         if self.left_behind:
             log.error(
-                "%d jobs are left behind: %d handlers ignore their cancellation, %d outcomes could not be written",
-                self.left_behind,
-                self.running,
-                self.unsettled,
+                "left behind: %s whose handlers ignored their cancellation, %s that could not be written",
+                counted(self.running, "job"),
+                counted(self.unsettled, "outcome"),
             )
 
     def _finished(self, settlement: Settlement, seconds: float) -> None:

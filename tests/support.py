@@ -11,7 +11,7 @@ import asyncpg
 __all__ = ["Databases", "eventually", "with_database"]
 
 
-async def eventually(check, *, within=10.0, every=0.02, what="the condition holds"):
+async def eventually(check, *, within=30.0, every=0.02, what="the condition holds"):
     """Wait until check() is true and return its value; it may be a coroutine function.
 
     Raises:

@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from aiopgq._store.jobs import EARLIEST, Jobs
 from aiopgq._store.trouble import NotSent
 from aiopgq._words.clock import monotonic
+from aiopgq._words.counted import counted
 from aiopgq._words.job import ClaimedJob, Lane
 from aiopgq._words.slots import Group
 from aiopgq.errors import StoreUnavailable
@@ -180,7 +181,7 @@ class Claimer:
             if taken or now - missed_at > _REREAD_FOR:
                 del self._unanswered[claim_id]
             if taken:
-                log.info("a claim that got no answer had taken %d jobs; they run now", len(taken))
+                log.info("a claim that got no answer had taken what runs now: %s", counted(len(taken), "job"))
                 return taken
 
         return []

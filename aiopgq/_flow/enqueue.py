@@ -16,6 +16,7 @@ from aiopgq._store.jobs import Jobs
 from aiopgq._store.trouble import NotSent
 from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
+from aiopgq._words.counted import counted
 from aiopgq._words.job import NewJob
 from aiopgq._words.unique import Standing
 from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
@@ -184,7 +185,7 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
                 maybe_committed = True
             trouble = _telling(trouble, error)
             if monotonic() + _PAUSE > deadline:
-                raise _unavailable(f"enqueue {len(batch)} jobs", batch[0].id, trouble) from trouble
+                raise _unavailable(f"enqueue {counted(len(batch), 'job')}", batch[0].id, trouble) from trouble
             await asyncio.sleep(_PAUSE)
         else:
             # What an unanswered try of ours had inserted is new all the same.

@@ -16,6 +16,7 @@ from uuid import UUID
 from aiopgq._store.patience import Patience
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import monotonic
+from aiopgq._words.counted import counted
 from aiopgq._words.observation import Observation
 from aiopgq.errors import StoreError
 
@@ -76,4 +77,4 @@ class Rescuer:
                 )
         orphans = await self._workers.rescue_orphans(keep=self._keep)
         if orphans:
-            log.warning("%d jobs belonged to workers that are dead; they go back", orphans)
+            log.warning("put back: %s of workers that are dead", counted(orphans, "job"))

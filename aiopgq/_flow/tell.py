@@ -15,6 +15,7 @@ from typing import Final
 
 from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
+from aiopgq._words.counted import counted
 from aiopgq._words.event import EventHandler, Handlers, JobEvent, ended, started
 from aiopgq._words.job import ClaimedJob, Settlement
 
@@ -78,7 +79,7 @@ class Teller:
         """Wait until everything is told, so many seconds at most; tell whether that came true."""
         told = await comes(self._idle, within)
         if not told:
-            log.warning("%d events were not told: their handlers took too long", len(self._waiting) + 1)
+            log.warning("not told: %s, whose handlers took too long", counted(len(self._waiting) + 1, "event"))
 
         return told
 

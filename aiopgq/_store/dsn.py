@@ -74,7 +74,7 @@ def find_dsn(given: str | None) -> str:
 
     raise ConfigError(
         "dsn",
-        "no database is configured. Give App(dsn), or set AIOPGQ_DSN or DATABASE_URL; "
+        "no database is configured. Give App(dsn) or a command --dsn, or set AIOPGQ_DSN or DATABASE_URL; "
         'App("embedded:./data") starts one of its own.',
     )
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.workers import Workers
+from aiopgq._words.counted import counted
 from aiopgq.cli.orders import Whereabouts
 from aiopgq.errors import AiopgqError
 
@@ -40,7 +41,7 @@ async def _declare(whereabouts: Whereabouts, parent: UUID, pid: int) -> None:
                 await asyncio.sleep(_PAUSE)
             else:
                 if taken:
-                    log.warning("%d jobs of worker process %d go back: it is dead", taken, pid)
+                    log.warning("put back: %s of worker process %d, which is dead", counted(taken, "job"), pid)
                 return
     finally:
         await line.close()

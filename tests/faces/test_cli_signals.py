@@ -85,7 +85,7 @@ async def test_a_second_signal_ends_it_within_five_seconds_whatever_handlers_do(
     assert run.end() == 1
     assert time.monotonic() - began <= 5
     assert not alive(child)
-    assert "2 jobs are left behind" in run.err
+    assert "left behind: 2 jobs" in run.err
     assert "Task was destroyed" not in run.err
     assert "Traceback" not in run.err
     # The parent knows that nobody runs them any more.

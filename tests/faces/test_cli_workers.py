@@ -63,7 +63,7 @@ async def test_a_worker_is_drained_and_no_other_takes_its_place(waiting, dsn, sq
     said = waiting("workers", "drain", "anna")
     assert said.code == 0
     assert re.fullmatch(r"1 worker drains, with 1 job to finish: anna \([0-9a-f-]{36}\)\.\n", said.out)
-    running.line("worker anna drains: it claims no more, finishes 1 jobs, and ends", within=10)
+    running.line("worker anna drains: it claims no more, finishes 1 job, and ends", within=10)
     await enqueue(dsn, "waiting.wait", {})
     # Whoever were still claiming would have this one within milliseconds.
     assert " draining " in waiting("workers", "list").out

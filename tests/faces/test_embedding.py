@@ -78,7 +78,7 @@ async def test_a_job_that_ignores_its_cancellation_does_not_keep_the_server(dsn,
         await eventually(begun, what="the job has begun")
         _, seconds = await server.end(signal.SIGTERM)
 
-    assert "1 jobs are left behind: 1 handlers ignore their cancellation" in server.said
+    assert "left behind: 1 job whose handlers ignored their cancellation, 0 outcomes" in server.said
     assert "Application shutdown complete" in server.said
     # A grace of 2 s, 2 s for the stubborn, and room for a machine with other work; the job would take 60.
     assert seconds < 12

@@ -525,7 +525,7 @@ async def test_handlers_that_cannot_be_stopped_are_reported_and_never_run_beside
         ended = await ends(sql)
 
     critical = [record.getMessage() for record in caplog.records if record.levelno == logging.CRITICAL]
-    assert [line for line in critical if "1 handlers ignore their cancellation" in line and str(handle.id) in line]
+    assert [line for line in critical if "1 handler ignored a cancellation" in line and str(handle.id) in line]
     assert (ended[handle.id]["status"], most, runs) == ("completed", 1, [1, 2])
 
 
@@ -536,7 +536,7 @@ async def test_a_child_whose_handlers_cannot_be_stopped_ends_when_its_lease_is_o
     await eventually((cli.folder / "threaded").exists, within=30)
     await sql.execute(DECLARE_DEAD)
 
-    running.line("1 handlers ignore their cancellation although others may run their jobs now")
+    running.line("1 handler ignored a cancellation although others may run these jobs now")
     running.line("ended with exit code 1; starting another")
 
     assert (await ends(sql))[job]["status"] == "completed"
@@ -611,8 +611,13 @@ async def test_a_worker_that_may_not_register_leaves_no_connections_behind(dsn, 
             seen.add(identity(worker))
             return len(seen) > 4
 
-        await eventually(tried, within=20)
-        assert await sql.fetchval(CONNECTIONS) <= 2  # one may be on its way out
+        await eventually(tried, within=60)
+
+        async def few():
+            # One may be on its way out; what is left behind stays.
+            return await sql.fetchval(CONNECTIONS) <= 2
+
+        await eventually(few)
         last = identity(worker)
         await read_only("off")
         await returned(worker, last)

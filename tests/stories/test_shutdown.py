@@ -285,7 +285,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_said_s
         may_end.set()
 
     assert worker.left_behind == 1
-    assert "1 handlers ignore their cancellation" in caplog.text
+    assert "left behind: 1 job whose handlers ignored" in caplog.text
     assert await still_owned(sql) == 1
 
 
