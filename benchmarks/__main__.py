@@ -7,7 +7,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks import drain, enqueue, flat, idle, latency, outbox, scaling, soak, wake, writes
+from benchmarks import drain, enqueue, flat, idle, latency, outbox, scaling, sizing, soak, wake, writes
 from benchmarks.server import Server, running_server
 
 PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
@@ -16,6 +16,7 @@ PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
     "latency": latency.run,
     "idle": idle.run,
     "scaling": scaling.run,
+    "sizing": sizing.run,
     "wake": wake.run,
     "writes": writes.run,
     "flat": flat.run,

@@ -1,9 +1,10 @@
-"""The load: an App with two small tasks, and jobs to preload."""
+"""The load: an App with two small tasks, jobs to preload, and a producer of a steady rate."""
 
+import asyncio
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from time import monotonic_ns
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from time import monotonic_ns, perf_counter
 from typing import NamedTuple
 
 import asyncpg
@@ -11,7 +12,7 @@ import asyncpg
 from aiopgq import App
 from aiopgq.router import Task
 
-__all__ = ["Load", "declare", "preload"]
+__all__ = ["Load", "declare", "preload", "producing"]
 
 _CHUNK = 1000
 
@@ -44,6 +45,30 @@ def declare(dsn: str, state: Callable[[], AbstractAsyncContextManager[None]] | N
         os.write(1, b"%d %d\n" % (number, monotonic_ns()))
 
     return Load(jobs, noop, stamp)
+
+
+@asynccontextmanager
+async def producing(dsn: str, rate: float, *, batches: float) -> AsyncIterator[None]:
+    """Enqueue so many no-op jobs a second meanwhile, in so many batches."""
+    load = declare(dsn)
+
+    async def produce() -> None:
+        began, enqueued = perf_counter(), 0
+        while True:
+            due = int((perf_counter() - began) * rate) - enqueued
+            await load.jobs.enqueue_many([load.noop.call(number, "welcome", 0.125) for number in range(due)])
+            enqueued += due
+            await asyncio.sleep(1 / batches)
+
+    async with load.jobs:
+        task = asyncio.create_task(produce())
+        try:
+            yield
+            if task.done():
+                await task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
 
 async def preload(dsn: str, count: int) -> None:

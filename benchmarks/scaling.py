@@ -2,11 +2,11 @@
 
 import os
 from math import sqrt
-from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
 from benchmarks import raw
+from benchmarks.cores import busy_seconds
 from benchmarks.load import preload
 from benchmarks.report import heading, median, table
 from benchmarks.server import Server
@@ -21,7 +21,6 @@ X(N) = first * N / (1 + contention * (N - 1) + coherence * N * (N - 1)), fitted 
 Busy cores: all of this machine, between the first claim and the end, and the share of the worker processes in it."""
 
 _SLOTS: Final = 100
-_STAT: Final = Path("/proc/stat")
 
 
 class Law(NamedTuple):
@@ -106,20 +105,11 @@ async def _round(server: Server, processes: int, jobs: int) -> Round:
     async with server.database() as dsn:
         await preload(dsn, jobs)
         async with started_workers(dsn, _SLOTS, processes=processes, burst=True) as workers:
-            began, busy = monotonic(), _busy_seconds()
+            began, busy = monotonic(), busy_seconds()
             for worker in workers:
                 worker.go()
             cpu = sum([await worker.cpu_seconds() for worker in workers])
-            took, busy = monotonic() - began, _busy_seconds() - busy
+            took, busy = monotonic() - began, busy_seconds() - busy
         rate = await raw.drain_rate(dsn, jobs)
 
     return Round(rate, busy / took, cpu / took)
-
-
-def _busy_seconds() -> float:
-    """Return the seconds all cores were busy since the start, 0 where Linux does not tell."""
-    if not _STAT.exists():
-        return 0.0
-    user, nice, system, _idle, _waiting, irq, softirq, *_ = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:])
-
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -1,15 +1,13 @@
 """Soak: whether the tables stay small and a claim stays fast while jobs pass for a long time."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from benchmarks import raw
 from benchmarks.hand import TASK, Hand, hand, timed
-from benchmarks.load import declare
+from benchmarks.load import producing
 from benchmarks.report import heading, median, table
 from benchmarks.server import Server
 from benchmarks.workers import started_workers
@@ -87,7 +85,7 @@ async def run(server: Server, quick: bool, minutes: float = 20.0) -> None:
     ):
         await probe.execute(_REGISTER, probe.claimer.worker, [TASK])
         worker.go()
-        async with _producer(dsn, rate):
+        async with producing(dsn, rate, batches=_BATCHES):
             looks = await _watched(probe, minutes)
     table(_HEAD, [look.cells for look in looks])
     third = max(1, len(looks) // 3)
@@ -112,30 +110,6 @@ async def _drain_rate(server: Server, jobs: int) -> float:
             await worker.cpu_seconds()
 
         return await raw.drain_rate(dsn, jobs)
-
-
-@asynccontextmanager
-async def _producer(dsn: str, rate: float) -> AsyncIterator[None]:
-    """Enqueue so many jobs a second meanwhile."""
-    load = declare(dsn)
-
-    async def produce() -> None:
-        began, enqueued = perf_counter(), 0
-        while True:
-            due = int((perf_counter() - began) * rate) - enqueued
-            await load.jobs.enqueue_many([load.noop.call(number, "welcome", 0.125) for number in range(due)])
-            enqueued += due
-            await asyncio.sleep(1 / _BATCHES)
-
-    async with load.jobs:
-        task = asyncio.create_task(produce())
-        try:
-            yield
-            if task.done():
-                await task
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
 
 
 async def _watched(probe: Hand, minutes: float) -> list[_Look]:
