@@ -1,7 +1,6 @@
 """Schedules: declared on tasks, and made at run time."""
 
 import asyncio
-from datetime import datetime
 
 from aiopgq import App, current_job
 
@@ -13,8 +12,8 @@ jobs = App()
 @jobs.schedule(every=3600, name="shallow clean-up", arguments={"deep": False}, misfire="skip")
 @jobs.task
 async def clean_up(deep: bool = True) -> str:
-    scheduled_at = datetime.fromisoformat(current_job().headers["scheduled_at"])
-    return f"{'all' if deep else 'some'} before {scheduled_at:%H:%M}"
+    scheduled_at = current_job().headers.get("scheduled_at", "now")
+    return f"{'all' if deep else 'some'} before {scheduled_at}"
 
 
 # endregion
