@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+import anyio
+
 from aiopgq._store.foreign import check_connection, in_transaction, is_asyncpg, is_within
 from aiopgq._store.inbox import forget_foreign, receive_foreign
 from aiopgq._words import options
@@ -86,12 +88,12 @@ class Inbox:
             raise UsageError(_NO_TRANSACTION)
         try:
             yield first
-        except Exception:
-            # What PostgreSQL has refused rolls back anyhow, and so does what it no longer hears of.
-            with suppress(Exception):
+        except (Exception, asyncio.CancelledError):
+            # Cancelled too: a timeout of the caller's ends so, and he may well commit after it. What PostgreSQL has
+            # refused rolls back anyhow, and so does what it no longer hears of.
+            with suppress(Exception), anyio.move_on_after(_TAKE_BACK_TIMEOUT, shield=True):
                 if first and in_transaction(connection):
-                    async with asyncio.timeout(_TAKE_BACK_TIMEOUT):
-                        await forget_foreign(connection, self._schema, consumer, message_id)
+                    await forget_foreign(connection, self._schema, consumer, message_id)
             raise
 
 

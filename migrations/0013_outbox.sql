@@ -310,7 +310,8 @@ BEGIN
     SET published_at = clock_timestamp(), attempts = u.attempts + 1, held = NULL, retry_at = NULL
     WHERE u.id = ANY (ARRAY(
         SELECT o.id FROM aiopgq.outbox o
-        WHERE o.id = ANY (p_ids) AND o.published_at IS NULL
+        -- One that somebody skipped meanwhile has arrived all the same.
+        WHERE o.id = ANY (p_ids) AND (o.published_at IS NULL OR o.held = 'skipped')
           AND EXISTS (SELECT FROM aiopgq.outbox_shards s WHERE s.shard = o.shard AND s.holder = p_relay)
         ORDER BY o.id FOR UPDATE
     ))

@@ -18,6 +18,7 @@ __all__ = ["Events", "Writers", "add_event_foreign"]
 # The slot of sleepers that belongs to relays; 0 to 15 are those of queues.
 _SLOT: Final = 16
 _ADD_TYPES: Final = ("text", "text", "text", "jsonb", "jsonb", "uuid")
+_encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 
 
@@ -172,15 +173,22 @@ def _event(row: Any) -> Event:
         row["aggregate_id"],
         row["event_type"],
         row["payload"],
-        _decode(row["headers"]),
+        _headers(row["headers"]),
         row["created_at"],
         row["attempts"],
     )
 
 
+def _headers(text: str) -> dict[str, str]:
+    """Decode headers; SQL may have added some that are no strings, which go along as JSON."""
+    found: dict[str, Any] = _decode(text)
+
+    return {name: one if isinstance(one, str) else _encode(one).decode() for name, one in found.items()}
+
+
 def _info(row: Any) -> EventInfo:
     fields = dict(row.items())
     fields["payload"] = _decode(fields["payload"])
-    fields["headers"] = _decode(fields["headers"])
+    fields["headers"] = _headers(fields["headers"])
 
     return EventInfo(**fields)

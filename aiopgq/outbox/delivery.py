@@ -46,6 +46,7 @@ class Delivery:
     Attributes:
         published: Events that the broker confirmed.
         held: Whether events failed since somebody last set it to False.
+        freed: Whether some no longer block their aggregate, since somebody last set it to False.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Delivery:
         self._most = most
         self._unmarked: list[int] = []
         self._marking: asyncio.Task[None] | None = None
+        self._wave = _WAVE
         self.published = 0
         self.held = False
+        self.freed = False
 
-    async def deliver(self, due: Sequence[Event], found: Sequence[Event], holds: Callable[[], bool]) -> bool:
-        """Publish events, an aggregate's in their order; return whether some no longer block their aggregate.
+    async def deliver(self, due: Sequence[Event], found: Sequence[Event], holds: Callable[[], bool]) -> None:
+        """Publish events, an aggregate's in their order.
 
         Args:
             due: Events that failed before; their aggregates are blocked behind them.
@@ -78,10 +81,9 @@ class Delivery:
         queues: dict[tuple[str, str], deque[Event]] = {}
         for event in (*due, *found):
             queues.setdefault(event.aggregate, deque()).append(event)
-        freed = False
         try:
             while queues and holds():
-                wave = [queue[0] for queue in islice(queues.values(), _WAVE)]
+                wave = [queue[0] for queue in islice(queues.values(), self._wave)]
                 failed: list[_Failed] = []
                 away: BaseException | None = None
                 for event, outcome in zip(wave, await self._publish(wave), strict=True):
@@ -90,7 +92,7 @@ class Delivery:
                         away = outcome
                     elif outcome is None:
                         self._confirm(event)
-                        freed = freed or event.id in again
+                        self.freed = self.freed or event.id in again
                         queues[event.aggregate].popleft()
                         if not queues[event.aggregate]:
                             del queues[event.aggregate]
@@ -98,13 +100,11 @@ class Delivery:
                         behind = [one.id for one in queues.pop(event.aggregate) if one is not event]
                         failed.append((event, outcome, behind))
                 if failed:
-                    freed = await self._hold(failed) or freed
+                    await self._hold(failed)
                 if away is not None:
                     raise away if isinstance(away, BrokerUnavailable) else self._unavailable(away)
         finally:
             await self.flush()
-
-        return freed
 
     async def flush(self) -> None:
         """Mark all that was confirmed.
@@ -156,7 +156,13 @@ class Delivery:
             if len(wave) == 1:
                 return [error]
         # One of them, or all? Each alone tells.
-        outcomes = [(await self._publish([event]))[0] for event in wave]
+        outcomes: list[BaseException | None] = []
+        for event in wave:
+            try:
+                outcomes += await self._publish([event])
+            except BrokerUnavailable as error:
+                # What was confirmed before is not forgotten.
+                return [*outcomes, *[error] * (len(wave) - len(outcomes))]
         if all(outcome is not None for outcome in outcomes):
             raise BrokerUnavailable(self._name, f"all of {len(wave)} events fail: {outcomes[0]!r}") from outcomes[0]
 
@@ -168,8 +174,13 @@ class Delivery:
                 outcomes = await self._publisher.publish(wave)
         except BrokerUnavailable:
             raise
-        except (OSError, TimeoutError) as error:
+        except TimeoutError as error:
+            # What was confirmed of it is not known. A slow receiver would never be done with a wave of this size.
+            self._wave = max(1, len(wave) // 2)
             raise self._unavailable(error) from error
+        except OSError as error:
+            raise self._unavailable(error) from error
+        self._wave = min(_WAVE, self._wave * 2)
         if len(outcomes) != len(wave):
             raise BrokerUnavailable(self._name, f"gave {len(outcomes)} outcomes for {len(wave)} events")
 
@@ -182,13 +193,14 @@ class Delivery:
     def _name(self) -> str:
         return str(getattr(self._publisher, "name", type(self._publisher).__name__))
 
-    async def _hold(self, failed: Sequence[_Failed]) -> bool:
-        """Note failures, block what is behind them; return whether some were set aside, and their aggregates go on."""
+    async def _hold(self, failed: Sequence[_Failed]) -> None:
+        """Note failures, block what is behind them; the aggregates of those that were set aside go on."""
         self.held = True
         ids = [event.id for event, _, _ in failed]
         errors = [describe(error) for _, error, _ in failed]
         delays = [self._backoff.delay(event.attempts + 1) for event, _, _ in failed]
         became = await self._events.hold(self._relay, ids, errors, delays, self._most)
+        self.freed = self.freed or "set aside" in became.values()
         blocked = [one for event, _, behind in failed if became.get(event.id) == "retry" for one in behind]
         if blocked:
             await self._events.block(self._relay, blocked)
@@ -199,5 +211,3 @@ class Delivery:
                 log.error("event %s is set aside: %s (python -m aiopgq outbox list)", what, error, extra=facts)
             else:
                 log.warning("event %s failed, again in %.3g s: %s", what, delay, error, extra=facts)
-
-        return "set aside" in became.values()

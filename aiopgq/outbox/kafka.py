@@ -1,7 +1,8 @@
 """Publish to Kafka; needs the extra `kafka`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -66,7 +67,7 @@ class KafkaPublisher:
         """
         await self._connect()
 
-        return await send_each(self.name, self._send, events, _REFUSALS, self.close)
+        return await send_each(self.name, self._prepared, events, _REFUSALS, self.close)
 
     async def close(self) -> None:
         """Close the producer; the next event opens another."""
@@ -98,10 +99,12 @@ class KafkaPublisher:
             raise
         self._producer = producer
 
-    async def _send(self, event: Event) -> None:
+    def _prepared(self, event: Event) -> Callable[[], Awaitable[Any]]:
         message = self._settings.envelope(event)
         headers = {**message.headers, "content-type": message.content_type}
-        await self._producer.send_and_wait(
+
+        return partial(
+            self._producer.send_and_wait,
             self._settings.route(event),
             message.body,
             key=event.aggregate_id.encode(),

@@ -1,12 +1,13 @@
 """Publish to NATS JetStream; needs the extra `nats`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import nats
 import nats.errors
+import nats.js.errors
 
 from aiopgq._words.outbox_event import Event
 from aiopgq.errors import BrokerUnavailable
@@ -17,6 +18,7 @@ __all__ = ["NatsPublisher", "NatsRefused", "NoStream"]
 _NO_RESPONDERS: Final = "503"
 # Below it, an error of the server is about the message.
 _SERVER_ERROR: Final = 500
+_NO_TOKENS: Final = ("", "*", ">")
 
 
 class NatsRefused(Exception):
@@ -150,11 +152,16 @@ class NatsPublisher:
                 "Content-Type": message.content_type,
                 "Nats-Msg-Id": str(event.event_id),
             }
-            self._sent += 1
-            token, future = str(self._sent), asyncio.get_running_loop().create_future()
-            self._waiting[token] = subject, future
+            _check(subject, message.body, headers, self._client.max_payload)
+        except _REFUSALS as error:
+            return error
+        self._sent += 1
+        token, future = str(self._sent), asyncio.get_running_loop().create_future()
+        self._waiting[token] = subject, future
+        try:
             await self._client.publish(subject, message.body, reply=f"{self._inbox}.{token}", headers=headers)
         except _REFUSALS as error:
+            del self._waiting[token]
             return error
 
         return future
@@ -167,11 +174,17 @@ class NatsPublisher:
         if message.headers and message.headers.get("Status") == _NO_RESPONDERS:
             future.set_exception(NoStream(subject))
             return
-        error = msgspec.json.decode(message.data).get("error")
-        if error is None:
+        try:
+            answer = msgspec.json.decode(message.data, type=_Answer)
+        except msgspec.DecodeError:
+            answer = _Answer()
+        if answer.error is not None:
+            future.set_exception(NatsRefused(answer.error.code, answer.error.description))
+        elif answer.stream:
             future.set_result(None)
         else:
-            future.set_exception(NatsRefused(error.get("code", 0), error.get("description", "")))
+            # Somebody else who listens to the subject; what he says does not mean that it is stored.
+            self._waiting[message.subject.rpartition(".")[2]] = subject, future
 
     async def _lost(self) -> None:
         """Wait no longer for confirmations that cannot come."""
@@ -184,8 +197,11 @@ class NatsPublisher:
 
     async def _judged(self, outcomes: list[BaseException | None]) -> Outcomes:
         """Tell what is wrong with an event from what is wrong with the broker."""
-        # A server that starts has no stream for anything either.
-        nobody_listens = all(isinstance(outcome, NoStream) for outcome in outcomes)
+        # A server that starts has no stream for anything either, but nor does it answer questions about streams.
+        first = outcomes[0]
+        nobody_listens = all(isinstance(outcome, NoStream) for outcome in outcomes) and not (
+            isinstance(first, NoStream) and await self._knows_none(first.subject)
+        )
         judged: list[BaseException | None] = []
         for outcome in outcomes:
             busy = isinstance(outcome, NatsRefused) and outcome.code >= _SERVER_ERROR
@@ -197,6 +213,43 @@ class NatsPublisher:
             await self.close()
 
         return judged
+
+    async def _knows_none(self, subject: str) -> bool:
+        """Tell whether JetStream itself says that no stream takes a subject."""
+        try:
+            await self._client.jetstream(timeout=self._settings.timeout).find_stream_name_by_subject(subject)
+        except nats.js.errors.NotFoundError:
+            return True
+        except (nats.errors.Error, OSError):
+            return False
+
+        return False
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    description: str = ""
+
+
+class _Answer(msgspec.Struct):
+    """What JetStream answers to a message."""
+
+    stream: str = ""
+    error: _Error | None = None
+
+
+def _check(subject: str, body: bytes, headers: Mapping[str, str], limit: int) -> None:
+    """Check what the client does not: the server would close the connection, or store what nobody finds.
+
+    Raises:
+        BadSubjectError: It is a pattern, or has an empty part.
+        MaxPayloadError: With its headers it is larger than the server takes.
+    """
+    if any(token in _NO_TOKENS for token in subject.split(".")):
+        raise nats.errors.BadSubjectError
+    told = "".join(f"{name}: {one}\r\n" for name, one in headers.items())
+    if len(body) + len(f"NATS/1.0\r\n{told}\r\n".encode()) > limit:
+        raise nats.errors.MaxPayloadError
 
 
 def _outcome(sent: asyncio.Future[Any] | BaseException) -> BaseException | None:

@@ -93,7 +93,7 @@ class Settings:
 
 async def send_each(
     broker: str,
-    send: Callable[[Event], Awaitable[None]],
+    prepare: Callable[[Event], Callable[[], Awaitable[Any]]],
     events: Sequence[Event],
     refusals: tuple[type[BaseException], ...],
     close: Callable[[], Awaitable[None]],
@@ -104,17 +104,28 @@ async def send_each(
 
     Args:
         broker: Its name.
-        send: Sends one event, and returns when it is confirmed.
+        prepare: Makes the message of an event, and returns what sends it and returns when it is confirmed. What it
+            raises says something against the event.
         events: The events.
         refusals: What says something against an event; anything else says it against the broker.
         close: Closes the connection.
     """
     outcomes: list[BaseException | None] = []
+
+    async def send(event: Event) -> None:
+        try:
+            sends = prepare(event)
+        except Exception as error:  # envelope and route are the user's code
+            raise _UnpreparedError from error
+        await sends()
+
     try:
         # A broken connection may cancel what waits on it; cancelled itself, gather raises instead.
         for outcome in await asyncio.gather(*map(send, events), return_exceptions=True):
             if outcome is None or isinstance(outcome, refusals):
                 outcomes.append(outcome)
+            elif isinstance(outcome, _UnpreparedError):
+                outcomes.append(outcome.__cause__)
             else:
                 outcomes.append(unavailable(broker, outcome))
     except BaseException:
@@ -126,9 +137,16 @@ async def send_each(
     return outcomes
 
 
+class _UnpreparedError(Exception):
+    """No message could be made of an event."""
+
+
 def unavailable(broker: str, error: BaseException) -> BrokerUnavailable:
     """Say by what a broker, or its client, showed that it takes no events now."""
-    return BrokerUnavailable(broker, f"{type(error).__name__}: {error}")
+    made = BrokerUnavailable(broker, f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+
+    return made
 
 
 def topic(event: Event) -> str:

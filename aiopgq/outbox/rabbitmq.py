@@ -1,18 +1,33 @@
 """Publish to RabbitMQ; needs the extra `rabbitmq`."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import aio_pika
 from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
+from aiormq.exceptions import (
+    ChannelAccessRefused,
+    ChannelPreconditionFailed,
+    ConnectionFrameError,
+    ConnectionSyntaxError,
+)
 
 from aiopgq._words.outbox_event import Event
+from aiopgq.errors import BrokerUnavailable
 from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, send_each, topic, unavailable
 
-__all__ = ["RabbitPublisher"]
+__all__ = ["RabbitPublisher", "RabbitRefused"]
 
 _PERSISTENT: Final = aio_pika.DeliveryMode.PERSISTENT
 _REFUSALS: Final = (DeliveryError, PublishError, ValueError, TypeError)
+# With these RabbitMQ closes the channel or the connection over one message: too large, headers that fill a frame,
+# a routing key that the user may not use.
+_CLOSED_OVER: Final = (ChannelAccessRefused, ChannelPreconditionFailed, ConnectionFrameError, ConnectionSyntaxError)
+
+
+class RabbitRefused(Exception):
+    """RabbitMQ closed the channel or the connection over a message; it says why."""
 
 
 class RabbitPublisher:
@@ -62,8 +77,23 @@ class RabbitPublisher:
             BrokerUnavailable: The broker takes nothing now.
         """
         await self._connect()
+        outcomes = list(await send_each(self.name, self._prepared, events, _REFUSALS, self.close))
+        causes = [None if outcome is None else outcome.__cause__ for outcome in outcomes]
+        if not any(isinstance(cause, _CLOSED_OVER) for cause in causes):
+            return outcomes
+        if len(events) == 1:
+            # Its own error is one of a connection, which would say nothing against the event.
+            return [RabbitRefused(str(causes[0]))]
+        for number, event in enumerate(events):
+            # It does not say over which message it closed: each of the unconfirmed ones alone tells.
+            if isinstance(outcomes[number], BrokerUnavailable):
+                try:
+                    [outcomes[number]] = await self.publish([event])
+                except BrokerUnavailable as error:
+                    outcomes[number] = error
+                    break
 
-        return await send_each(self.name, self._send, events, _REFUSALS, self.close)
+        return outcomes
 
     async def close(self) -> None:
         """Close the connection; the next event opens it again."""
@@ -90,9 +120,11 @@ class RabbitPublisher:
             await self.close()
             raise unavailable(self.name, error) from error
 
-    async def _send(self, event: Event) -> None:
+    def _prepared(self, event: Event) -> Callable[[], Awaitable[Any]]:
         message = self._settings.envelope(event)
-        await self._exchange.publish(
+
+        return partial(
+            self._exchange.publish,
             aio_pika.Message(
                 message.body,
                 headers=dict(message.headers),

@@ -1,15 +1,28 @@
 """Publish to Redis Streams; needs the extra `redis`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import redis.asyncio
-from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    DataError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from aiopgq._words.outbox_event import Event
 from aiopgq.outbox.publisher import Envelope, Outcomes, Route, Settings, plain, topic, unavailable
 
 __all__ = ["RedisPublisher"]
+
+_ABOUT_SERVER: Final = (BusyLoadingError, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
+# The disk is full, replicas are away, a script runs.
+_SAYS_SERVER: Final = ("MISCONF", "NOREPLICAS", "BUSY", "UNKILLABLE")
 
 
 class RedisPublisher:
@@ -67,6 +80,9 @@ class RedisPublisher:
             pipeline.xadd(self._settings.route(event), fields, maxlen=self._longest, approximate=True)
         try:
             answers = await pipeline.execute(raise_on_error=False)
+        except DataError:
+            # An envelope gave what Redis has no type for; nothing was sent.
+            raise
         except (RedisError, OSError) as error:
             await self.close()
             raise unavailable(self.name, error) from error
@@ -82,8 +98,8 @@ class RedisPublisher:
     def _outcome(self, answer: Any) -> BaseException | None:
         if not isinstance(answer, Exception):
             return None
-        # Some complaints are about the server, not about the event.
-        about_server = isinstance(answer, BusyLoadingError | OutOfMemoryError | ReadOnlyError)
+        # Some complaints are about the server, not about the event; the client has no class for each.
+        about_server = isinstance(answer, _ABOUT_SERVER) or str(answer).startswith(_SAYS_SERVER)
         if isinstance(answer, ResponseError) and not about_server:
             return answer
         return unavailable(self.name, answer)

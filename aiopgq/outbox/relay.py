@@ -27,11 +27,9 @@ class Relay:
 
     - `async with jobs, jobs.worker(), jobs.outbox.relay(publisher):` beside your own program
     - `await jobs.outbox.relay(publisher).run()` as a program of its own
+    - `FastAPI(lifespan=jobs.outbox.relay(publisher).lifespan)`, for aiohttp `app.cleanup_ctx.append(….cleanup_ctx)`
 
     It installs no signal handlers, configures no logging and never ends the process.
-
-    Attributes:
-        published: Events that brokers confirmed, so far.
     """
 
     def __init__(
@@ -50,7 +48,12 @@ class Relay:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._tenure: Tenure | None = None
-        self.published = 0
+        self._published = 0
+
+    @property
+    def published(self) -> int:
+        """Events that brokers confirmed, so far."""
+        return self._published + (self._tenure.published if self._tenure is not None else 0)
 
     async def run(self) -> None:
         """Open the App if need be and publish until stopped, or with burst until nothing is left.
@@ -75,6 +78,11 @@ class Relay:
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
         """Serve as the lifespan of a Starlette or FastAPI app; opens the App as well."""
+        async with self._app, self:
+            yield
+
+    async def cleanup_ctx(self, _app: Any) -> AsyncIterator[None]:
+        """Serve as an aiohttp cleanup context; opens the App as well."""
         async with self._app, self:
             yield
 
@@ -132,8 +140,8 @@ class Relay:
                 try:
                     await tenure.serve()
                 finally:
-                    self.published += tenure.published
                     self._tenure = None
+                    self._published += tenure.published
                 tenure = await self._begun_again() if tenure.lost else None
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):

@@ -43,6 +43,8 @@ _PRUNE: Final = 5000
 _PRUNE_INTERVAL: Final = 60.0
 # The line is read from its very start now and then: a net, for events that somebody mended while nobody listened.
 _SWEEP: Final = 30.0
+# Not zero: a machine may have been up for less than a sweep.
+_NEVER: Final = -math.inf
 # What waits for an unfinished transaction is announced by nobody if that rolls back.
 _LOOK_FOR_WRITERS: Final = 0.25
 _BURST_PAUSE: Final = 0.05
@@ -100,11 +102,15 @@ class Tenure:
         # A shard held, and up to which id all is done there.
         self._done: dict[int, int] = {}
         self._surplus: list[int] = []
+        # One changes hands at a time; unsure: whether the table agrees about what is held.
+        self._changing = asyncio.Lock()
+        self._unsure = False
+        self._compared_at = monotonic()
         self._relays = 1
         self._deadline = 0.0
         self._stopping = asyncio.Event()
         self._retry_at = 0.0
-        self._swept_at = 0.0
+        self._swept_at = _NEVER
         self._delivery = Delivery(
             self.id, self._events, publisher, conduct.publish_timeout, conduct.backoff, conduct.most
         )
@@ -215,6 +221,9 @@ class Tenure:
             return True
         await self._delivery.flush()
         await self._give()
+        if self._delivery.freed:
+            await self._free()
+            self._delivery.freed = False
         if monotonic() - self._swept_at > _SWEEP:
             await self._sweep()
         shards = dict(self._done)
@@ -229,7 +238,7 @@ class Tenure:
         if blocked:
             await self._events.block(self.id, blocked)
         due = await self._due()
-        freed = await self._delivery.deliver(
+        await self._delivery.deliver(
             due, [event for event, is_blocked in found if not is_blocked], lambda: self._may_publish
         )
         if not self._may_publish:
@@ -241,8 +250,6 @@ class Tenure:
         if self._delivery.held:
             self._delivery.held = False
             self._retry_at = monotonic()
-        if freed:
-            await self._free()
 
         return bool(found or due)
 
@@ -269,8 +276,13 @@ class Tenure:
     async def _sweep(self) -> None:
         """Begin at the start: whatever was mended, freed or missed is met again."""
         self._retry_at = monotonic()
-        await self._free()
+        # Before, not after: what is mended meanwhile asks for another.
         self._swept_at = monotonic()
+        try:
+            await self._free()
+        except StoreError:
+            self._swept_at = _NEVER
+            raise
 
     async def _free(self) -> None:
         while await self._events.free(self.id, _FREE) == _FREE:
@@ -290,7 +302,7 @@ class Tenure:
 
     def _heard(self, _topic: str, payload: str) -> None:
         if payload == _MENDED:
-            self._swept_at = 0.0
+            self._swept_at = _NEVER
         self._sleeper.heard(_TOPIC)
 
     def _hearing(self, hears: bool) -> None:
@@ -322,14 +334,14 @@ class Tenure:
         self._deadline = sent + _FENCE * self._conduct.lease
         if relays != self._relays:
             self._relays = relays
+        if self._changing.locked():
+            # The line gives some away just now; the next beat comes soon, and must not wait for that.
+            return
+        await self._agree()
         fair = math.ceil(SHARDS / max(1, relays))
         held = len(self._done)
         if held < fair:
-            taken = await self._beats.take_shards(self.id, fair - held)
-            if taken:
-                self._done.update(dict.fromkeys(taken, 0))
-                self._swept_at = 0.0
-                self._sleeper.nudge()
+            await self._take(fair - held)
         elif held > fair:
             self._surplus = sorted(self._done)[fair:]
             self._sleeper.nudge()
@@ -342,14 +354,36 @@ class Tenure:
             if await self._beats.forget(silent.id, silent.beat):
                 log.warning("relay %s is dead: its shards are taken by others", silent.name)
 
+    async def _take(self, most: int) -> None:
+        async with self._changing:
+            # Until the answer is there: a shard that was taken and is not known of would be published by nobody.
+            self._unsure = True
+            taken = await self._beats.take_shards(self.id, most)
+            self._unsure = False
+            if taken:
+                self._done.update(dict.fromkeys(taken, 0))
+                self._swept_at = _NEVER
+                self._sleeper.nudge()
+
     async def _give(self) -> None:
         """Give surplus shards to other relays; nothing of them is under way here."""
-        surplus, self._surplus = [shard for shard in self._surplus if shard in self._done], []
+        surplus, self._surplus = self._surplus, []
         if surplus:
-            for shard in surplus:
-                del self._done[shard]
-            self._horizon = Horizon()
-            await self._events.give_shards(self.id, surplus)
+            async with self._changing:
+                surplus = [shard for shard in surplus if self._done.pop(shard, None) is not None]
+                self._horizon = Horizon()
+                self._unsure = True
+                await self._events.give_shards(self.id, surplus)
+                self._unsure = False
+
+    async def _agree(self) -> None:
+        """Give back what the table says is held and this relay does not know of: an answer was lost."""
+        if self._unsure or monotonic() - self._compared_at > _SWEEP:
+            async with self._changing:
+                unknown = [shard for shard in range(SHARDS) if shard not in self._done]
+                if given := await self._beats.give_shards(self.id, unknown):
+                    log.info("relay %s gave back %d shards it did not know it held", self._name, given)
+                self._unsure, self._compared_at = False, monotonic()
 
     async def _keep_pruning(self) -> None:
         patience = Patience(log, "prune the outbox")

@@ -4,9 +4,11 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 
@@ -18,6 +20,17 @@ __all__ = ["WebhookPublisher", "WebhookRefused", "sign"]
 
 _AWAY: Final = frozenset([429, 502, 503, 504])
 _SUCCESS: Final = range(200, 300)
+_DRIPPING: Final = 2
+# The name of a header that HTTP cannot carry is a ValueError or a LocalProtocolError.
+_ABOUT_EVENT: Final = (
+    httpx.ReadTimeout,
+    httpx.WriteTimeout,
+    httpx.LocalProtocolError,
+    httpx.DecodingError,
+    httpx.TooManyRedirects,
+    ValueError,
+)
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]|%|^ | $")
 
 
 class WebhookRefused(Exception):
@@ -36,7 +49,8 @@ class WebhookPublisher:
     """Posts each event to a URL, signed as Standard Webhooks say: webhook-id, webhook-timestamp, webhook-signature.
 
     Any 2xx confirms. 429, 502, 503, 504 and a connection that cannot be made mean that the receiver is away; any
-    other answer, or none in time, is about the event.
+    other answer, a redirection too, or none in time, is about the event. Headers are ASCII: other characters in their
+    values, and `%`, are percent-encoded as UTF-8.
 
     Args:
         url: Where to post.
@@ -94,7 +108,7 @@ class WebhookPublisher:
         message = self._envelope(event)
         moment = int(time.time())
         headers = {
-            **message.headers,
+            **{name: _UNPRINTABLE.sub(_percent, one) for name, one in message.headers.items()},
             "Content-Type": message.content_type,
             "webhook-id": str(event.event_id),
             "webhook-timestamp": str(moment),
@@ -102,9 +116,12 @@ class WebhookPublisher:
         }
         async with self._free:
             try:
-                answer = await self._client.post(self._url, content=message.body, headers=headers)
-            except (httpx.ReadTimeout, httpx.WriteTimeout, ValueError) as error:
-                # Also a header that HTTP cannot carry.
+                # Each read and write has its time; a receiver that drips would have it for ever.
+                async with asyncio.timeout(_DRIPPING * self._timeout):
+                    answer = await self._client.post(self._url, content=message.body, headers=headers)
+            except TimeoutError:
+                return httpx.ReadTimeout("the answer was not complete in time")
+            except _ABOUT_EVENT as error:
                 return error
             except httpx.TransportError as error:
                 return unavailable(self.name, error)
@@ -132,3 +149,7 @@ def sign(secret: bytes, event_id: str, moment: int, body: bytes) -> str:
     signed = hmac.new(secret, f"{event_id}.{moment}.".encode() + body, hashlib.sha256)
 
     return f"v1,{base64.b64encode(signed.digest()).decode()}"
+
+
+def _percent(hit: re.Match[str]) -> str:
+    return "%20" if hit[0] == " " else quote(hit[0], safe="")

@@ -773,7 +773,7 @@ FUNCTION aiopgq.mark_published(p_relay uuid, p_ids bigint[])
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 cf8945a53ceec2b95945d8c3ec34fd41
+    md5 bd218db516614c90260869961b477f15
 
 FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT

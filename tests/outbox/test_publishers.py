@@ -21,8 +21,8 @@ from brokers import Nats, Rabbit, Redis, free_port
 from confluent_kafka import Producer
 from support import eventually
 
-from aiopgq import current_job
-from aiopgq.outbox import cloud_events
+from aiopgq import Backoff, current_job
+from aiopgq.outbox import cloud_events, plain
 from aiopgq.outbox.kafka import KafkaPublisher
 from aiopgq.outbox.nats import NatsPublisher
 from aiopgq.outbox.rabbitmq import RabbitPublisher
@@ -210,6 +210,135 @@ async def test_what_the_broker_refuses_blocks_only_its_own_aggregate(world, jobs
     assert [body for _, body, _ in await world.received()] == [b"1"]
 
 
+# So large that the server closes the connection over it.
+FATAL = {NatsWorld: ("x" * (2**20 - 50), {}), RabbitWorld: ("", {"filler": "x" * 200_000})}
+
+
+@pytest.mark.parametrize("server", [WORLDS[0], WORLDS[1]], indirect=True)
+async def test_an_event_over_which_the_broker_hangs_up_blocks_only_its_own_aggregate(world, jobs, relay, sql, add):
+    payload, headers = FATAL[type(world)]
+    await sql.execute(
+        "SELECT aiopgq.add_event('order', 'fatal', 'Counted', $1::text::jsonb, $2::text::jsonb)",
+        json.dumps(payload),
+        json.dumps(headers),
+    )
+
+    async with relay(world.publisher(world.url)):
+        [held] = await eventually(lambda: jobs.outbox.events(status="retry"), what="it is held, though it is alone")
+        for number in range(3):
+            await add(sql, number, number)
+        await eventually(lambda: published(jobs, 3), what="the others arrive")
+
+    assert held.aggregate_id == "fatal"
+    assert {body for _, body, _ in await world.received()} == {b"0", b"1", b"2"}
+
+
+@pytest.mark.parametrize("server", [WORLDS[1]], indirect=True)
+async def test_of_many_events_only_that_over_which_rabbitmq_hangs_up_is_held(world, jobs, relay, sql, add):
+    for number in range(20):
+        await add(sql, number, number)
+    await sql.execute(
+        "UPDATE aiopgq.outbox SET headers = jsonb_build_object('filler', repeat('x', 200000)) WHERE payload = '7'"
+    )
+
+    async with relay(world.publisher(world.url)):
+        await eventually(lambda: published(jobs, 19), what="the others arrive")
+        [held] = await eventually(lambda: jobs.outbox.events(status="retry"), what="that one is held")
+
+    assert held.payload == 7
+
+
+@pytest.mark.parametrize("kind", [RabbitPublisher, KafkaPublisher, RedisPublisher, NatsPublisher])
+async def test_an_envelope_that_breaks_at_an_event_says_nothing_against_the_broker(kind, request, jobs, sql, add):
+    def envelope(event):
+        if event.decoded() == 1:
+            raise KeyError("total")
+        return plain(event)
+
+    worlds = {RabbitPublisher: RabbitWorld, RedisPublisher: RedisWorld, NatsPublisher: NatsWorld}
+    with contextlib.ExitStack() as stack:
+        if kind is KafkaPublisher:
+            broker = request.getfixturevalue("kafka")
+            url = f"{broker.host}:{broker.port}"
+        else:
+            world = worlds[kind](stack.enter_context(worlds[kind].broker()))
+            await world.prepare()
+            url = world.url
+        for number in range(3):
+            await add(sql, number, number)
+
+        await jobs.outbox.relay(kind(url, envelope=envelope), burst=True).run()
+
+    assert [(event.payload, event.last_error) for event in await jobs.outbox.events(status="retry")] == [
+        (1, "KeyError: 'total'")
+    ]
+    assert await published(jobs, 2)
+
+
+@pytest.fixture
+async def nats_world():
+    with Nats() as broker:
+        world = NatsWorld(broker)
+        await world.prepare()
+        yield world
+
+
+async def test_an_event_that_no_stream_takes_is_set_aside_though_it_is_alone(nats_world, jobs, sql):
+    await jobs.outbox.add(sql, aggregate_type="order", aggregate_id=1, event_type="Counted", payload=1)
+    publisher = NatsPublisher(nats_world.url, route=lambda _: "nobody.takes.it")
+
+    async with jobs.outbox.relay(publisher, on_poison="set_aside", max_attempts=2, backoff=Backoff(base=0.05)):
+        [event] = await eventually(lambda: jobs.outbox.events(status="set aside"), what="it is set aside")
+
+    assert "NoStream" in event.last_error
+
+
+async def test_a_pattern_is_no_subject_for_an_event(nats_world, jobs, sql):
+    for kind in ("*", ">", "a..b"):
+        await jobs.outbox.add(sql, aggregate_type=kind, aggregate_id=1, event_type="Counted", payload=1)
+
+    await jobs.outbox.relay(NatsPublisher(nats_world.url), burst=True).run()
+
+    assert len(await jobs.outbox.events(status="retry")) == 3
+    assert await nats_world.received() == []
+
+
+async def test_what_somebody_else_answers_to_a_subject_is_no_confirmation(nats_world, jobs, relay, sql):
+    heard = []
+
+    async def answer(message):
+        heard.append(message)
+        await message.respond(b'{"ok": 1}' if len(heard) % 2 else b"thanks")
+
+    client = await nats.connect(nats_world.url)
+    try:
+        await client.subscribe("elsewhere", cb=answer)
+        await client.flush()
+        await jobs.outbox.add(sql, aggregate_type="order", aggregate_id=1, event_type="Counted", payload=1)
+
+        async with relay(NatsPublisher(nats_world.url, route=lambda _: "elsewhere", timeout=0.3)):
+            await eventually(lambda: len(heard) >= 3, what="it is published again and again")
+            assert not await nothing_left(jobs)
+    finally:
+        await client.close()
+
+
+async def test_redis_that_may_not_write_now_is_away(jobs, relay, sql, add, caplog):
+    with Redis() as broker:
+        world = RedisWorld(broker)
+        async with redis.asyncio.from_url(broker.url) as client:
+            # Without replicas it refuses as it does when its disk is full: with a code that is about itself.
+            await client.config_set("min-replicas-to-write", 1)
+            await add(sql, 1, 1)
+            async with relay(RedisPublisher(broker.url)):
+                await eventually(lambda: "cannot publish events" in caplog.text, what="it is away")
+                await client.config_set("min-replicas-to-write", 0)
+                await eventually(world.received, what="it arrives")
+                await eventually(lambda: published(jobs, 1), what="it is marked")
+        [event] = await jobs.outbox.events()
+    assert (event.attempts, event.last_error) == (1, None)
+
+
 async def test_nats_drops_what_is_published_twice(jobs, sql, add):
     with Nats() as broker:
         world = NatsWorld(broker)
@@ -301,6 +430,58 @@ async def test_an_answer_that_never_comes_holds_the_event_and_nothing_else(recei
 
     assert held.payload == 1
     assert "ReadTimeout" in held.last_error
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "told"),
+    [("Zürich", "Z%C3%BCrich"), ("a\nb", "a%0Ab"), (" 100% ", "%20100%25%20"), ("a b/c", "a b/c")],
+)
+async def test_an_aggregate_id_of_any_characters_fits_into_a_header_of_http(receiver, jobs, sql, add, aggregate, told):
+    await add(sql, aggregate, 42)
+
+    await jobs.outbox.relay(WebhookPublisher(receiver.url, secret=SECRET), burst=True).run()
+
+    [(headers, _)] = receiver.requests
+    assert headers["aggregate-id"] == told
+
+
+@pytest.mark.parametrize("name", ["", "a: b", "ä"])
+async def test_a_header_that_http_cannot_carry_is_about_its_event(receiver, jobs, sql, add, name):
+    await add(sql, 1, 1, headers={name: "x"})
+
+    await jobs.outbox.relay(WebhookPublisher(receiver.url, secret=SECRET), burst=True).run()
+
+    assert len(await jobs.outbox.events(status="retry")) == 1
+    assert receiver.requests == []
+
+
+async def test_an_answer_that_drips_holds_the_event_and_nothing_else(jobs, relay, sql, add):
+    async def drip(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            event = await reader.readexactly(1)
+            if event == b"2":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while event != b"2" and request:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for number in (1, 2):
+        await add(sql, number, number)
+    try:
+        async with relay(WebhookPublisher(f"http://127.0.0.1:{port}/", secret=SECRET, timeout=0.3)):
+            [held] = await eventually(lambda: jobs.outbox.events(status="retry"), what="it is held")
+            await eventually(lambda: published(jobs, 1), what="the other passes")
+    finally:
+        server.close()
+
+    assert held.payload == 1
 
 
 async def published(jobs, count):

@@ -195,6 +195,18 @@ async def test_an_error_that_never_reaches_the_transaction_leaves_the_message_fo
     assert await known(effects) == [("billing", "other")]
 
 
+@EVERY_KIND
+async def test_an_effect_cut_short_by_a_timeout_leaves_the_message_for_another_try(dsn, engine, inbox, effects, kind):
+    async with kind(dsn, engine) as connection:
+        # Whoever catches it may well commit, as here.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), inbox.once(connection, consumer="billing", message_id="m"):
+                await asyncio.Event().wait()
+        assert await receive(inbox, connection, "other")
+
+    assert await known(effects) == [("billing", "other")]
+
+
 async def test_an_error_after_the_commit_does_not_take_the_record_back(inbox, effects, dsn, engine):
     async def fail():
         async with AsyncSession(engine) as own, inbox.once(own, consumer="billing", message_id="m"):
