@@ -198,6 +198,8 @@ class Outbox:
     ) -> Relay:
         """Make a relay for this process; relays share the aggregates, so start as many as you like.
 
+        All of them publish to the same place: with different publishers, each event would go to one of them only.
+
         Args:
             publisher: Where events go.
             name: How it is called in logs. Default: the host's name.
@@ -295,6 +297,8 @@ class Outbox:
 
     async def skip(self, event_ids: Sequence[UUID]) -> Sequence[UUID]:
         """Give up events that are not published; what is blocked behind them goes on.
+
+        One that a relay is publishing at this moment may still arrive, and is then listed as published.
 
         Returns:
             Those that were given up.

@@ -7,22 +7,26 @@ import re
 import secrets
 import tomllib
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import asyncpg
 import pytest
 from support import eventually
 
-from aiopgq import App, Worker, app, worker
+from aiopgq import App, Backoff, Worker, app, worker
 from aiopgq._flow import enqueue, pulse, tick, upkeep
 from aiopgq._store import connection as store_connection
 from aiopgq._store import listen, patience
 from aiopgq._store import schedules as store_schedules
 from aiopgq._words import cron, options, schedule
+from aiopgq._words.horizon import SHARDS
 from aiopgq._words.job import FINAL, Status
 from aiopgq._words.options import UNSET
 from aiopgq.cli import orders, parent
+from aiopgq.cli.outbox import _BROKERS as BROKERS
 from aiopgq.cli.run import run
+from aiopgq.outbox import Outbox, tenure
 from aiopgq.router import Enqueuer
 from aiopgq.worker import Health
 
@@ -30,7 +34,9 @@ ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+OUTBOX = (ROOT / "docs" / "outbox.md").read_text()
 LIFE = (ROOT / "docs" / "life-of-a-job.md").read_text()
+RELAY = inspect.signature(Outbox.relay).parameters
 
 
 def table(page, title):
@@ -45,24 +51,89 @@ def code(cell):
 
 
 @pytest.mark.parametrize(
-    ("title", "function"),
+    ("page", "title", "function"),
     [
-        ("`App(…)`", App.__init__),
-        ("`@jobs.task(…)`", App.task),
-        ("`task.options(…)`", Enqueuer.options),
-        ("`jobs.worker(…)`", App.worker),
+        (CONFIGURATION, "`App(…)`", App.__init__),
+        (CONFIGURATION, "`@jobs.task(…)`", App.task),
+        (CONFIGURATION, "`task.options(…)`", Enqueuer.options),
+        (CONFIGURATION, "`jobs.worker(…)`", App.worker),
+        (OUTBOX, "Settings of `jobs.outbox.relay(…)`", Outbox.relay),
     ],
-    ids=["App", "task", "options", "worker"],
+    ids=["App", "task", "options", "worker", "relay"],
 )
-def test_the_page_knows_every_option_and_its_default(title, function):
+def test_the_page_knows_every_option_and_its_default(page, title, function):
     parameters = list(inspect.signature(function).parameters.values())
     options = {one.name: one.default for one in parameters if one.name not in ("self", "function")}
 
-    told = {code(name): code(default) for name, default, _ in table(CONFIGURATION, title)}
+    told = {code(name): code(default) for name, default, _ in table(page, title)}
 
-    assert {
-        name: UNSET if default == "UNSET" else ast.literal_eval(default) for name, default in told.items()
-    } == options
+    assert {name: value(default) for name, default in told.items()} == options
+
+
+def value(default):
+    """Return what a cell means: nothing, UNSET, a literal or a Backoff of literals."""
+    if default in ("", "UNSET"):
+        return UNSET if default else inspect.Parameter.empty
+    tree = ast.parse(default, mode="eval").body
+    if isinstance(tree, ast.Call) and tree.func.id == "Backoff":
+        return Backoff(**{one.arg: ast.literal_eval(one.value) for one in tree.keywords})
+    return ast.literal_eval(default)
+
+
+def test_the_page_of_the_outbox_knows_every_publisher_its_extra_and_its_url():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    told = {}
+    for path, extra, url, _ in table(OUTBOX, "Publish"):
+        module, _, kind = code(path).rpartition(".")
+        assert callable(getattr(import_module(module), kind).publish)
+        if url:
+            assert code(extra) in extras
+            told[code(url).removesuffix("://")] = (module.rpartition(".")[2], kind, code(extra))
+
+    assert told.items() <= BROKERS.items()
+    assert set(told.values()) == set(BROKERS.values())
+
+
+@pytest.mark.parametrize(
+    ("says", "number"),
+    [
+        (r"one in (\d+) of the other aggregates", SHARDS),
+        (r"one lock for each shard it adds to, (\d+) at most", SHARDS),
+        (r"tried again after ([\d.]+) s, doubling up to `longest_pause`", patience._FIRST),
+        (r"as for a worker: tried again, up to every (\d+) s", patience._LONGEST),
+        (r"doubling up to `longest_pause` \((\d+) s\)", RELAY["longest_pause"].default),
+        (r"after its lease \((\d+) s\)", RELAY["lease"].default),
+        (r"deleted after `retention` \((\d+) days\)", RELAY["retention"].default / 86_400),
+        (r"growing pauses, (\d+) s doubling", RELAY["backoff"].default.base),
+        (r"doubling up to (\d+) min", RELAY["backoff"].default.cap / 60),
+        (r"days\), ([\d,]+) in a transaction", tenure._PRUNE),
+    ],
+)
+def test_the_numbers_on_the_page_of_the_outbox_are_those_of_the_code(says, number):
+    told = re.search(says.replace(" ", r"\s+"), OUTBOX)[1]
+
+    assert float(told.replace(",", "")) == number
+
+
+async def test_a_relay_holds_the_connections_the_page_tells(dsn):
+    class Nowhere:
+        async def publish(self, events):
+            return [None for _ in events]
+
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with App(dsn) as jobs, jobs.outbox.relay(Nowhere()):
+            read = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+            async def three():
+                return await connection.fetchval(read) == 3
+
+            await eventually(three, what="it reads, beats and listens")
+    finally:
+        await connection.close()
+    assert "A relay has three connections: it reads, beats and listens." in OUTBOX
 
 
 def test_the_page_knows_every_variable_of_the_environment():

@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 from support import eventually
 
 from aiopgq import Backoff, current_job
+from aiopgq._store.patience import comes
 from aiopgq.outbox import cloud_events, plain
 from aiopgq.outbox.kafka import KafkaPublisher
 from aiopgq.outbox.nats import NatsPublisher
@@ -467,7 +468,7 @@ async def test_an_answer_that_drips_holds_the_event_and_nothing_else(jobs, relay
             while event != b"2" and request:
                 writer.write(b"x")
                 await writer.drain()
-                await asyncio.sleep(0.05)
+                await comes(asyncio.Event(), 0.05)
         writer.close()
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)

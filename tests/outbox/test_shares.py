@@ -9,6 +9,7 @@ from support import eventually
 
 from aiopgq import App, Backoff
 from aiopgq._store.events import Events
+from aiopgq._store.patience import comes
 from aiopgq.errors import BrokerUnavailable, StoreUnavailable
 
 FAST = Backoff(base=0.05, factor=1, jitter=0)
@@ -77,7 +78,7 @@ class Slow:
     async def publish(self, events):
         self.sizes.append(len(events))
         for event in events:
-            await asyncio.sleep(0.02)
+            await comes(asyncio.Event(), 0.02)
             self.done.add(event.decoded())
         return [None] * len(events)
 
