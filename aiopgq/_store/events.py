@@ -1,6 +1,7 @@
 """The outbox in the database: one short coroutine for each statement; rows become values."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -188,7 +189,9 @@ def _headers(text: str) -> dict[str, str]:
 
 def _info(row: Any) -> EventInfo:
     fields = dict(row.items())
-    fields["payload"] = _decode(fields["payload"])
+    # SQL may add what Python cannot nest; the list of events shows it all the same.
+    with suppress(RecursionError):
+        fields["payload"] = _decode(fields["payload"])
     fields["headers"] = _headers(fields["headers"])
 
     return EventInfo(**fields)

@@ -64,6 +64,7 @@ class EventInfo:
     Attributes:
         status: waiting, retry (failed, tried again at `retry_at`), blocked (behind such a one of its aggregate),
             set aside, published or skipped.
+        payload: What is told, as plain JSON values; as JSON text where SQL added what is nested too deeply for Python.
     """
 
     id: int

@@ -161,6 +161,23 @@ async def test_an_event_that_is_skipped_on_its_way_and_arrives_is_listed_as_publ
         await eventually(lambda: jobs.outbox.events(status="published"), what="it is listed as what it is")
 
 
+async def test_an_event_that_python_cannot_nest_is_published_and_listed_all_the_same(jobs, relay, sql):
+    bodies = []
+
+    class Bodies:
+        async def publish(self, events):
+            bodies.extend(event.payload for event in events)
+            return [None] * len(events)
+
+    deep = "[" * 5000 + "]" * 5000
+    await sql.execute("SELECT aiopgq.add_event('order', '1', 'Counted', $1::text::jsonb)", deep)
+
+    await jobs.outbox.relay(Bodies(), burst=True).run()
+
+    assert bodies == [deep]
+    assert [event.payload for event in await jobs.outbox.events(status="published")] == [deep]
+
+
 async def test_headers_that_sql_added_as_something_else_than_strings_go_along_as_json(jobs, relay, notes, sql):
     headers = '{"s": "x", "n": 1, "none": null, "d": {"a": 1}}'
     await sql.execute(f"SELECT aiopgq.add_event('order', '1', 'Counted', '1', '{headers}')")
