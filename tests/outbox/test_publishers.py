@@ -457,19 +457,26 @@ async def test_a_header_that_http_cannot_carry_is_about_its_event(receiver, jobs
 
 
 async def test_an_answer_that_drips_holds_the_event_and_nothing_else(jobs, relay, sql, add):
+    serving = set()
+
     async def drip(reader, writer):
-        with contextlib.suppress(ConnectionError):
-            request = await reader.readuntil(b"\r\n\r\n")
-            event = await reader.readexactly(1)
-            if event == b"2":
+        serving.add(asyncio.current_task())
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            if await reader.readexactly(1) == b"2":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            else:
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-            while event != b"2" and request:
+                return
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while True:
                 writer.write(b"x")
                 await writer.drain()
                 await comes(asyncio.Event(), 0.05)
-        writer.close()
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -481,6 +488,9 @@ async def test_an_answer_that_drips_holds_the_event_and_nothing_else(jobs, relay
             await eventually(lambda: published(jobs, 1), what="the other passes")
     finally:
         server.close()
+        for one in serving:
+            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     assert held.payload == 1
 
