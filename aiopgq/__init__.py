@@ -4,6 +4,7 @@ from aiopgq._words.backoff import Backoff, Failure
 from aiopgq._words.current import CurrentJob, current_job
 from aiopgq._words.event import JobEvent
 from aiopgq._words.job import JobInfo
+from aiopgq._words.limit import Limit
 from aiopgq._words.options import Priority
 from aiopgq._words.outcome import Cancel, Fail, Retry, Snooze
 from aiopgq._words.pending import MaxPending
@@ -15,8 +16,9 @@ from aiopgq.call import Call
 from aiopgq.handle import JobHandle
 from aiopgq.inspector import Inspector
 from aiopgq.middleware import EnqueueMiddleware, RunMiddleware
-from aiopgq.router import Router, Task, ThreadTask
+from aiopgq.router import Router
 from aiopgq.schedules import Schedules
+from aiopgq.task import Task, ThreadTask
 from aiopgq.worker import Worker
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "JobEvent",
     "JobHandle",
     "JobInfo",
+    "Limit",
     "MaxPending",
     "Priority",
     "Progress",

@@ -19,17 +19,17 @@ from aiopgq._words.current import Around
 from aiopgq._words.pending import MaxPending, bounds
 from aiopgq._words.progress import Progress
 from aiopgq.call import Call
+from aiopgq.control import Control
 from aiopgq.equipment import Equipment, Parentage
 from aiopgq.handle import JobHandle
 from aiopgq.inbox import DEFAULT_WINDOW
-from aiopgq.inspector import Inspector
 from aiopgq.middleware import Chain, Middleware
 from aiopgq.opened import DatabaseSettings, Opened, Openings
 from aiopgq.outbox.face import WithOutbox
 from aiopgq.producer import Producer
 from aiopgq.registry import Registry
-from aiopgq.router import EnqueueHome
 from aiopgq.state import State, StateHolder
+from aiopgq.task import EnqueueHome
 from aiopgq.worker import Drained, Worker, drain
 
 __all__ = ["App"]
@@ -41,7 +41,7 @@ _FASTEST_POLL: Final = 0.01
 _MOST_STATEMENTS: Final = 100_000
 
 
-class App(Registry, WithOutbox, Generic[State]):
+class App(Registry, Control, WithOutbox, Generic[State]):
     """A job queue in PostgreSQL: declare tasks on it, enqueue calls, make workers.
 
     Nothing happens at construction: settings are read and connections made by `async with jobs:`.
@@ -247,6 +247,7 @@ class App(Registry, WithOutbox, Generic[State]):
             inbox_window=self._inbox_window,
             max_result_bytes=self._max_result_bytes,
             version=version("aiopgq"),
+            queue_rules=self.queue_rules,
         )
 
     # open and close
@@ -295,15 +296,6 @@ class App(Registry, WithOutbox, Generic[State]):
             database.release()
 
     @property
-    def inspector(self) -> Inspector:
-        """Looks and mends.
-
-        Raises:
-            AppNotOpen: The App is not open.
-        """
-        return Inspector(self.store("inspect jobs"))
-
-    @property
     def state(self) -> State:
         """What the `state=` context manager yielded in this worker process.
 
@@ -343,7 +335,7 @@ class App(Registry, WithOutbox, Generic[State]):
         return self._retention > 0
 
     def store(self, doing: str) -> Jobs:
-        """Return the store of the opened App; handles use it."""
+        """Return the store of the opened App."""
         return self.supply(doing).jobs
 
     async def outcome(self, job_id: UUID, seconds: float | None) -> Outstanding | None:

@@ -8,9 +8,11 @@ from uuid import UUID
 from aiopgq._store.connection import ConnectSettings
 from aiopgq._words.current import Around
 from aiopgq._words.event import Handlers
+from aiopgq._words.limit import Rule, escaped, rule_of
 from aiopgq._words.schedule import NewSchedule
 from aiopgq._words.slots import Slots
 from aiopgq._words.task import TaskDefinition
+from aiopgq.errors import ConfigError
 
 __all__ = ["Equipment", "Manners", "Parentage"]
 
@@ -32,6 +34,7 @@ class Equipment:
         inbox_window: Seconds the inbox knows a message.
         max_result_bytes: The largest result kept.
         version: Of aiopgq, for the row of the worker.
+        queue_rules: The limits of queues.
     """
 
     connect: ConnectSettings
@@ -46,6 +49,29 @@ class Equipment:
     inbox_window: float
     max_result_bytes: int
     version: str
+    queue_rules: Mapping[str, Rule]
+
+    def rules(self) -> tuple[dict[str, Rule], frozenset[str]]:
+        """Return the limits of the tasks, by name, and the names that have none.
+
+        Raises:
+            ConfigError: Two tasks share a limit by its name, and say different things of it.
+        """
+        rules: dict[str, Rule] = {}
+        unlimited: set[str] = set()
+        for name, definition in self.tasks.items():
+            restraint = definition.restraint
+            if restraint is None or restraint.limit is None:
+                unlimited.add(escaped(name))
+                continue
+            rule, known_as = rule_of(restraint.limit), restraint.limit_name(name)
+            if rules.setdefault(known_as, rule) != rule:
+                raise ConfigError(
+                    f"task {name!r}, limit",
+                    f"another task says something else of the limit {known_as!r}; say the same.",
+                )
+
+        return rules, frozenset(unlimited - rules.keys())
 
 
 @dataclass(frozen=True, slots=True)

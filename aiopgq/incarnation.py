@@ -176,10 +176,13 @@ class Incarnation:
         sweep = True
         while not self._ending:
             try:
+                # A run that ends while we look may put jobs into the line behind our back.
+                quiet = not self._workshop.unfinished and not self._workshop.unsettled
+                entered = self._workshop.gatekeeper.entered
                 if await self._look(sweep=sweep):
                     sweep = False
                 elif self._manners.burst and not self._workshop.unfinished:
-                    if sweep and not self._workshop.unsettled:
+                    if sweep and quiet and await self._nobody_entered(entered):
                         return
                     # What is being written may come back at once, as a retry without delay does.
                     await self._workshop.settled(_LAST_SETTLEMENTS)
@@ -250,6 +253,12 @@ class Incarnation:
             sweep = True
 
         return True
+
+    async def _nobody_entered(self, before: int) -> bool:
+        """Tell whether nothing was let into the line beside the claims, and nothing can be."""
+        await self._workshop.gatekeeper.work()
+
+        return self._workshop.gatekeeper.entered == before
 
     def _heard_beat(self, beat: Beat) -> None:
         for job_id in beat.cancelled:

@@ -9,19 +9,22 @@ from uuid import UUID
 from aiopgq._store.events import Events
 from aiopgq._store.inbox import Inbox, Received
 from aiopgq._store.jobs import Filters, Jobs
+from aiopgq._store.limits import Limits
 from aiopgq._store.schedules import Schedules
 from aiopgq._store.workers import Workers
+from aiopgq._words import options
 from aiopgq._words.clock import uuid7
 from aiopgq._words.job import JobInfo
 from aiopgq._words.outbox_event import Lag
 from aiopgq._words.schedule import ScheduleInfo
 from aiopgq._words.workers import WorkerInfo
-from aiopgq.errors import JobNotFound, ScheduleNotFound
+from aiopgq.errors import JobNotFound, ScheduleNotFound, UsageError
 
-__all__ = ["Count", "Inspector", "Received", "Replayed"]
+__all__ = ["Count", "Inspector", "QueueInfo", "Received", "Replayed"]
 
 _ALL: Final = 2**31 - 1
 _BATCH: Final = 1000
+_MOVED_AT_ONCE: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,37 @@ class Replayed(NamedTuple):
     left: Mapping[UUID, UUID]
 
 
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as people look at it.
+
+    Attributes:
+        queue: Its name.
+        paused_at: Since when it is paused; None if it is not.
+        ready: Jobs in line.
+        waiting: Jobs that wait for their moment.
+        held: Jobs kept out of the line: by a limit, an order, a paused or unknown task.
+        running: Jobs that are claimed or running.
+        workers: Live workers that serve it.
+        most_running: How many may run at once; None for no limit.
+        rate: How many may start in a period; None for no limit.
+        burst: How many of them at the same moment.
+        per: Seconds of the period.
+    """
+
+    queue: str
+    paused_at: datetime | None
+    ready: int
+    waiting: int
+    held: int
+    running: int
+    workers: int
+    most_running: int | None
+    rate: int | None
+    burst: int | None
+    per: float | None
+
+
 class Inspector:
     """Looks at jobs, schedules, workers and the inbox, and mends them; `jobs.inspector` of an opened App."""
 
@@ -54,6 +88,7 @@ class Inspector:
         self._schedules = Schedules(jobs.line)
         self._workers = Workers(jobs.line)
         self._inbox = Inbox(jobs.line)
+        self._limits = Limits(jobs.line)
 
     async def job(self, job_id: UUID) -> JobInfo:
         """Look at one job.
@@ -230,6 +265,55 @@ class Inspector:
         if not await self._schedules.remove(name):
             raise ScheduleNotFound(name)
 
+    # queues and tasks
+
+    async def queues(self) -> list[QueueInfo]:
+        """List the queues that have jobs, are served, are paused or have a limit.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return [QueueInfo(*row) for row in await self._limits.queues()]
+
+    async def paused_tasks(self) -> dict[str, datetime]:
+        """List the paused tasks, and since when they are.
+
+        Raises:
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        return await self._limits.paused_tasks()
+
+    async def pause(self, *, queue: str | None = None, task: str | None = None) -> bool:
+        """Pause a queue or a task, as `jobs.pause` does; False if it was paused already.
+
+        Raises:
+            UsageError: Neither or both were given.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        if queue is not None and task is None:
+            return await self._limits.pause_queue(options.name("queue", queue))
+        changed = await self._limits.pause_task(options.name("task", _only("pause", queue, task)))
+        # It holds already; this only spares the claims reading what they may not take.
+        while await self._limits.hold_paused(_MOVED_AT_ONCE) == _MOVED_AT_ONCE:
+            pass
+
+        return changed
+
+    async def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
+        """End the pause of a queue or a task, as `jobs.resume` does; False if it was not paused.
+
+        Raises:
+            UsageError: Neither or both were given.
+            StoreUnavailable: PostgreSQL did not answer.
+        """
+        if queue is not None and task is None:
+            return await self._limits.resume_queue(options.name("queue", queue))
+        changed = await self._limits.resume_task(options.name("task", _only("resume", queue, task)))
+        while await self._limits.free_resumed(_MOVED_AT_ONCE) == _MOVED_AT_ONCE:
+            pass
+
+        return changed
+
     # workers
 
     async def workers(self, *, ended: bool = False) -> list[WorkerInfo]:
@@ -283,3 +367,10 @@ class Inspector:
             StoreUnavailable: PostgreSQL did not answer.
         """
         return await Events(self._jobs.line).lag()
+
+
+def _only(doing: str, queue: str | None, task: str | None) -> str:
+    if task is None or queue is not None:
+        raise UsageError(f"{doing} takes a queue or a task: {doing}(queue=…) or {doing}(task=…).")
+
+    return task

@@ -10,9 +10,10 @@ from aiopgq._words.event import EVENTS, EventHandler, EventKind
 from aiopgq._words.schedule import NewSchedule
 from aiopgq._words.task import TaskDefinition, where_defined
 from aiopgq.errors import ConfigError, TaskNameTaken, TaskNotIncluded
-from aiopgq.router import Declares, EnqueueHome, Router, TaskCore
+from aiopgq.router import Declares, Router
 from aiopgq.schedules import Schedules, declared_schedules
 from aiopgq.subscriber import Receives
+from aiopgq.task import EnqueueHome, TaskCore
 
 __all__ = ["Registry"]
 

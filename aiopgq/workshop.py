@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 from uuid import UUID
 
+from aiopgq._flow.gates import Gatekeeper
 from aiopgq._flow.report import Reporter
 from aiopgq._flow.rescue import Rescuer
 from aiopgq._flow.run import Runner
@@ -22,6 +23,7 @@ from aiopgq._flow.upkeep import Upkeep
 from aiopgq._store.connection import Line
 from aiopgq._store.inbox import Inbox
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.limits import Limits
 from aiopgq._store.schedules import Schedules
 from aiopgq._store.transaction import Transactions
 from aiopgq._store.workers import Workers
@@ -94,7 +96,8 @@ class Workshop:
         tasks = equipment.tasks
         self.prefetch = Prefetch(
             self._slots,
-            {task.queue for task in tasks.values() if not task.may_wait},
+            # A job that waits here takes room of a limit from those that could run elsewhere.
+            {task.queue for task in tasks.values() if not task.may_wait} | equipment.queue_rules.keys(),
             # If the worker dies a job has spent its attempt, begun or not: the last one is not put at risk.
             lambda job: tasks[job.task].may_wait and job.attempts < job.max_attempts,
         )
@@ -110,6 +113,12 @@ class Workshop:
             equipment.inbox_window,
         )
         self.ticker = Ticker(Schedules(self.lines[1]), equipment.schedules)
+        rules, unlimited = equipment.rules()
+        queues = equipment.queue_rules
+        self.gatekeeper = Gatekeeper(
+            Limits(self.lines[1]), rules, unlimited, queues, frozenset(self._slots.queues) - queues.keys()
+        )
+        self._tasks = tasks
         self._rescuer = Rescuer(Workers(self.lines[1]), incarnation, manners.beat_interval, keep=keep)
         self.ended = {"completed": 0, "cancelled": 0, "failed": 0, "pending": 0}
         self.left_behind = 0
@@ -117,7 +126,7 @@ class Workshop:
     @property
     def loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """What goes on as long as the worker lives."""
-        beside = [self._reporter.run, self.upkeep.run, self.ticker.run, self._rescuer.run]
+        beside = [self._reporter.run, self.upkeep.run, self.ticker.run, self._rescuer.run, self.gatekeeper.run]
         if self._teller is not None:
             beside.append(self._teller.run)
         return [self._settler.run, self._transactor.run, *beside]
@@ -151,6 +160,7 @@ class Workshop:
         await self._transactions.open()
         for line in self.lines:
             await line.open()
+        await self.gatekeeper.open()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -237,8 +247,11 @@ class Workshop:
         self.ended[settlement.kind] += 1
         if not settlement.settled:
             self._settler.add(settlement)
-        elif self._teller is not None:
-            self._teller.ended(settlement)
+        else:
+            if self._teller is not None:
+                self._teller.ended(settlement)
+            if (task := self._tasks.get(settlement.job.task)) is not None and task.restraint is not None:
+                self.gatekeeper.ask()
         queue = settlement.job.queue
         self.prefetch.ran(settlement.job, seconds)
         none_was_free = self._slots.give_back(queue)

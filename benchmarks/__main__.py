@@ -7,7 +7,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks import drain, enqueue, flat, idle, latency, outbox, scaling, sizing, soak, wake, writes
+from benchmarks import drain, enqueue, flat, idle, latency, limits, outbox, scaling, sizing, soak, wake, writes
 from benchmarks.server import Server, running_server
 
 PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
@@ -15,6 +15,7 @@ PROGRAMS: Final[dict[str, Callable[[Server, bool], Awaitable[None]]]] = {
     "enqueue": enqueue.run,
     "latency": latency.run,
     "idle": idle.run,
+    "limits": limits.run,
     "scaling": scaling.run,
     "sizing": sizing.run,
     "wake": wake.run,

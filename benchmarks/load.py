@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import asyncpg
 
-from aiopgq import App
-from aiopgq.router import Task
+from aiopgq import App, Limit
+from aiopgq.task import Task
 
 __all__ = ["Load", "declare", "preload", "producing"]
 
@@ -25,11 +25,15 @@ class Load(NamedTuple):
         noop: Does nothing with three typed arguments.
         stamp: Writes the moment its handler starts to stdout, in nanoseconds of CLOCK_MONOTONIC, which all
             processes of a machine share.
+        keyed: Does nothing; of each key two run at once.
+        daily: Does nothing, once a day.
     """
 
     jobs: App[None]
     noop: Task[[int, str, float], None]
     stamp: Task[[int], None]
+    keyed: Task[[int], None]
+    daily: Task[[int], None]
 
 
 def declare(dsn: str, state: Callable[[], AbstractAsyncContextManager[None]] | None = None) -> Load:
@@ -44,7 +48,15 @@ def declare(dsn: str, state: Callable[[], AbstractAsyncContextManager[None]] | N
     async def stamp(number: int) -> None:
         os.write(1, b"%d %d\n" % (number, monotonic_ns()))
 
-    return Load(jobs, noop, stamp)
+    @jobs.task(name="bench.keyed", limit=Limit(key="key", running=2))
+    async def keyed(key: int) -> None:
+        pass
+
+    @jobs.task(name="bench.daily", limit=Limit(rate=1, per=86_400))
+    async def daily(number: int) -> None:
+        pass
+
+    return Load(jobs, noop, stamp, keyed, daily)
 
 
 @asynccontextmanager

@@ -90,7 +90,8 @@ BEGIN
     FOR line IN
         SELECT n.queue, min(n.run_at) AS due
         FROM new_jobs n
-        WHERE n.held IS NULL
+        -- What has arrived outside, for a limit or an order, is to be let in.
+        WHERE n.held IS NULL OR n.held LIKE 'new %'
         GROUP BY n.queue
         HAVING pg_sequence_last_value(
                 ('aiopgq.sleepers_' || (get_byte(sha256(convert_to(n.queue, 'UTF8')), 0) & 15))::regclass)

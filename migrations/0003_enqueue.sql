@@ -13,10 +13,11 @@ AS $$
 DECLARE
     -- One reading for the whole batch: a job without a delay is ready when it is inserted.
     started timestamptz := clock_timestamp();
+    paused text[] := CASE WHEN pg_sequence_last_value('aiopgq.restraints'::regclass) > 0 THEN aiopgq.paused_names() END;
 BEGIN
     RETURN QUERY
     INSERT INTO aiopgq.jobs AS j
-        (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers)
+        (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers, held)
     SELECT
         c.id, coalesce(c.queue, p_queues[1]), coalesce(c.task, p_tasks[1]), c.args::jsonb,
         coalesce(c.priority, p_priorities[1]),
@@ -24,7 +25,10 @@ BEGIN
         started,
         CASE WHEN coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started
              THEN nextval('aiopgq.places') END,
-        coalesce(c.max_attempts, p_max_attempts[1]), make_interval(secs => c.timeout), c.headers::jsonb
+        coalesce(c.max_attempts, p_max_attempts[1]), make_interval(secs => c.timeout), c.headers::jsonb,
+        CASE WHEN paused IS NULL THEN NULL
+             WHEN coalesce(c.task, p_tasks[1]) = ANY (paused)
+              AND coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started THEN 'paused' END
     FROM unnest(
         p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
     ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
@@ -89,13 +93,23 @@ CREATE FUNCTION aiopgq.enqueue(
     p_delay interval DEFAULT NULL, p_run_at timestamptz DEFAULT NULL, p_max_attempts integer DEFAULT 12,
     p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT gen_random_uuid(),
     p_unique_key text DEFAULT NULL, p_on_conflict text DEFAULT 'skip', p_unique_for interval DEFAULT NULL,
-    p_max_delay interval DEFAULT NULL
+    p_max_delay interval DEFAULT NULL, p_limit_key text DEFAULT NULL, p_order_key text DEFAULT NULL,
+    p_order_blocks boolean DEFAULT false
 ) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
 DECLARE
     answer record;
 BEGIN
+    IF p_unique_key IS NULL AND num_nonnulls(p_limit_key, p_order_key) > 0 THEN
+        PERFORM aiopgq.enqueue_restrained_jobs(
+            ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],
+            ARRAY[extract(epoch FROM p_delay)::double precision], ARRAY[p_run_at], ARRAY[p_max_attempts],
+            ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text],
+            ARRAY[p_limit_key], ARRAY[p_order_key], ARRAY[p_order_blocks]);
+
+        RETURN p_id;
+    END IF;
     IF p_unique_key IS NULL THEN
         PERFORM aiopgq.enqueue_jobs_once(
             ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],
@@ -114,6 +128,7 @@ BEGIN
         ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],
         ARRAY[extract(epoch FROM p_delay)::double precision], ARRAY[p_run_at], ARRAY[p_max_attempts],
         ARRAY[extract(epoch FROM p_timeout)::double precision], ARRAY[p_headers::text],
+        ARRAY[p_limit_key], ARRAY[p_order_key], ARRAY[p_order_blocks],
         ARRAY[p_unique_key], ARRAY[p_on_conflict], ARRAY[extract(epoch FROM p_unique_for)::double precision],
         ARRAY[extract(epoch FROM p_max_delay)::double precision], true) AS e;
     IF answer.verdict = 'busy' THEN
@@ -131,4 +146,5 @@ $$;
 COMMENT ON FUNCTION aiopgq.enqueue IS
     'Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a '
     'p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and '
-    'this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most).';
+    'this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most). With a '
+    'p_limit_key or a p_order_key it waits outside until it is let in.';

@@ -60,6 +60,8 @@ SET jit = off
 AS $$
 DECLARE
     now_ timestamptz := clock_timestamp();
+    rated boolean;
+    paused text[];
 BEGIN
     IF p_lane_queues IS NULL THEN
         -- From the first job of each lane: dead entries before it are read once, not twice. What is committed
@@ -67,6 +69,17 @@ BEGIN
         SELECT array_agg(l.queue), array_agg(l.priority), array_agg(l.place)
         INTO p_lane_queues, p_lane_priorities, p_lane_bounds
         FROM aiopgq.find_lanes(p_queues) l;
+    END IF;
+    -- A pause holds from the next claim on, whoever makes it.
+    IF pg_sequence_last_value('aiopgq.restraints'::regclass) > 0 THEN
+        SELECT bool_or(q.rate IS NOT NULL) INTO rated FROM aiopgq.queues q WHERE q.name = ANY (p_queues);
+        IF rated IS NOT NULL THEN
+            p_slots := aiopgq.open_slots(p_queues, p_slots);
+        END IF;
+        paused := aiopgq.paused_names();
+        IF paused <> '{}' THEN
+            p_tasks := ARRAY(SELECT t.name FROM unnest(p_tasks) AS t (name) WHERE t.name <> ALL (paused));
+        END IF;
     END IF;
 
     RETURN QUERY
@@ -95,6 +108,9 @@ BEGIN
     ))
     RETURNING u.id, u.queue, u.task, u.priority, u.place, u.args::text, u.headers::text,
         u.attempts, u.max_attempts, u.timeout, u.created_at, u.run_at;
+    IF rated THEN
+        PERFORM aiopgq.spend_tokens(p_worker, p_claim);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION aiopgq.claim_lanes IS
@@ -102,7 +118,8 @@ COMMENT ON FUNCTION aiopgq.claim_lanes IS
     'Lanes NULL: sweep every lane of the queues from the start.';
 
 CREATE FUNCTION aiopgq.promote_jobs(
-    p_from timestamptz, p_limit integer, OUT promoted integer, OUT reached timestamptz, OUT next_in double precision
+    p_from timestamptz, p_limit integer, p_tasks text[],
+    OUT promoted integer, OUT reached timestamptz, OUT next_in double precision
 )
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
@@ -116,11 +133,13 @@ AS $$
 DECLARE
     now_ timestamptz := clock_timestamp();
     line record;
+    admitted record;
 BEGIN
     promoted := 0;
     FOR line IN
         WITH ready AS (
-            UPDATE aiopgq.jobs u SET place = nextval('aiopgq.places')
+            UPDATE aiopgq.jobs u
+            SET place = nextval('aiopgq.places'), held = CASE WHEN u.limit_key IS NOT NULL THEN 'new limit' END
             FROM (
                 SELECT j.ctid AS address FROM aiopgq.jobs j
                 WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NULL
@@ -138,12 +157,17 @@ BEGIN
         PERFORM aiopgq.wake_queue(line.queue, now_);
     END LOOP;
 
+    SELECT * INTO admitted FROM aiopgq.admit_jobs(p_tasks, p_limit);
+    promoted := promoted + admitted.moved;
+
     SELECT greatest(extract(epoch FROM j.run_at - clock_timestamp())::double precision, 0) INTO next_in
     FROM aiopgq.jobs j
     WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NULL
       AND j.run_at >= coalesce(reached, p_from)
     ORDER BY j.run_at LIMIT 1;
+    next_in := least(next_in, admitted.next_in);
 END
 $$;
 COMMENT ON FUNCTION aiopgq.promote_jobs IS
-    'Give up to p_limit due jobs a place in line. next_in: seconds until the next one is due, NULL if none waits.';
+    'Give up to p_limit due jobs a place in line, and let in those that have arrived outside. '
+    'next_in: seconds until the next one is due, or a token is; NULL if none waits.';

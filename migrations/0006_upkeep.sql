@@ -131,7 +131,7 @@ AS $$
     ), due AS (
         -- Bounded: a warning needs names, not exact counts.
         SELECT j.queue, j.task FROM aiopgq.jobs j
-        WHERE j.status = 'pending' AND j.place IS NOT NULL AND (j.held IS NULL OR j.held = 'unknown task')
+        WHERE j.status = 'pending' AND j.place IS NOT NULL AND (j.held IS NULL OR j.held IN ('unknown task', 'new order', 'new limit'))
         LIMIT p_limit
     )
     SELECT d.queue, d.task, count(*), EXISTS (SELECT 1 FROM alive a WHERE d.task = ANY (a.tasks))
@@ -173,7 +173,8 @@ BEGIN
     FOR line IN
         WITH freed AS (
             UPDATE aiopgq.jobs u
-            SET held = NULL, place = CASE WHEN u.run_at <= clock_timestamp() THEN nextval('aiopgq.places') END
+            SET held = CASE WHEN u.limit_key IS NOT NULL AND u.run_at <= clock_timestamp() THEN 'new limit' END,
+                place = CASE WHEN u.run_at <= clock_timestamp() THEN nextval('aiopgq.places') END
             WHERE u.ctid = ANY (ARRAY(
                 -- In no order: to have one by id, the planner may read all jobs.
                 SELECT j.ctid FROM aiopgq.jobs j

@@ -85,7 +85,7 @@ AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(aiopgq.run_lock(p_id, p_claim));
 
-    RETURN EXISTS (SELECT 1 FROM aiopgq.complete_jobs(ARRAY[p_id], ARRAY[p_claim], ARRAY[p_result], p_keep));
+    RETURN EXISTS (SELECT 1 FROM aiopgq.complete_jobs(ARRAY[p_id], ARRAY[p_claim], ARRAY[p_result], p_keep, false));
 END
 $$;
 COMMENT ON FUNCTION aiopgq.complete_within IS
@@ -140,6 +140,11 @@ BEGIN
         END IF;
     END LOOP;
 
+    -- All gates at once and in order, not those of the buried first and then those of the others.
+    IF EXISTS (SELECT 1 FROM aiopgq.jobs j WHERE j.worker_id = p_worker AND num_nonnulls(j.order_key, j.limit_key) > 0) THEN
+        PERFORM aiopgq.lock_gates('order ', ARRAY(SELECT j.order_key FROM aiopgq.jobs j WHERE j.worker_id = p_worker));
+        PERFORM aiopgq.lock_gates('limit ', ARRAY(SELECT j.limit_key FROM aiopgq.jobs j WHERE j.worker_id = p_worker));
+    END IF;
     IF spent <> '{}' THEN
         PERFORM aiopgq.bury_jobs(spent, spent_claims, array_fill('worker lost'::text, ARRAY[cardinality(spent)]), spent_errors);
     END IF;

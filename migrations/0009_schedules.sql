@@ -52,7 +52,8 @@ COMMENT ON COLUMN aiopgq.schedules.timeout IS 'Seconds; NULL = the timeout of th
 CREATE FUNCTION aiopgq.set_schedule(
     p_name text, p_declared boolean, p_cron text, p_every double precision, p_timezone text, p_misfire text,
     p_misfire_window double precision, p_task text, p_args jsonb, p_queue text, p_priority smallint,
-    p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision
+    p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision,
+    p_limit_key text DEFAULT NULL, p_order_key text DEFAULT NULL, p_order_blocks boolean DEFAULT NULL
 ) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -64,10 +65,10 @@ BEGIN
     LOOP
         INSERT INTO aiopgq.schedules
             (name, declared, cron, every, timezone, misfire, misfire_window, task, args, queue, priority,
-             max_attempts, timeout, headers)
+             max_attempts, timeout, headers, limit_key, order_key, order_blocks)
         VALUES
             (p_name, p_declared, p_cron, p_every, p_timezone, p_misfire, p_misfire_window, p_task, p_args, p_queue,
-             p_priority, p_max_attempts, p_timeout, p_headers)
+             p_priority, p_max_attempts, p_timeout, p_headers, p_limit_key, p_order_key, p_order_blocks)
         ON CONFLICT (name) DO NOTHING;
         IF FOUND THEN
             RETURN 'made';
@@ -87,13 +88,15 @@ BEGIN
     retimed := (old.cron, old.every, old.timezone) IS DISTINCT FROM (p_cron, p_every, p_timezone);
     changed := retimed
         OR (old.task, old.args, old.queue, old.priority, old.max_attempts, old.timeout, old.headers,
-            old.misfire, old.misfire_window)
+            old.misfire, old.misfire_window, old.limit_key, old.order_key, old.order_blocks)
         IS DISTINCT FROM
-           (p_task, p_args, p_queue, p_priority, p_max_attempts, p_timeout, p_headers, p_misfire, p_misfire_window);
+           (p_task, p_args, p_queue, p_priority, p_max_attempts, p_timeout, p_headers, p_misfire, p_misfire_window,
+            p_limit_key, p_order_key, p_order_blocks);
     UPDATE aiopgq.schedules s
     SET declared = p_declared, cron = p_cron, every = p_every, timezone = p_timezone, misfire = p_misfire,
         misfire_window = p_misfire_window, task = p_task, args = p_args, queue = p_queue, priority = p_priority,
         max_attempts = p_max_attempts, timeout = p_timeout, headers = p_headers, seen_at = clock_timestamp(),
+        limit_key = p_limit_key, order_key = p_order_key, order_blocks = p_order_blocks,
         -- One that fires as before misses nothing by being written again.
         next_at = CASE WHEN retimed THEN NULL ELSE old.next_at END,
         since = CASE WHEN retimed THEN clock_timestamp() ELSE old.since END
@@ -140,18 +143,27 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     one aiopgq.schedules;
+    told jsonb;
 BEGIN
     SELECT * INTO one FROM aiopgq.schedules s WHERE s.name = p_name;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM aiopgq.enqueue(
-        p_task => one.task, p_args => one.args, p_queue => one.queue, p_priority => one.priority::integer,
-        p_max_attempts => one.max_attempts, p_timeout => make_interval(secs => one.timeout), p_id => p_id,
-        p_headers => coalesce(one.headers, '{}') || jsonb_build_object(
-            'schedule', one.name,
-            'scheduled_at', to_char(coalesce(p_moment, clock_timestamp()) AT TIME ZONE 'UTC',
-                'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')));
+    told := coalesce(one.headers, '{}') || jsonb_build_object(
+        'schedule', one.name,
+        'scheduled_at', to_char(coalesce(p_moment, clock_timestamp()) AT TIME ZONE 'UTC',
+            'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'));
+    IF num_nonnulls(one.limit_key, one.order_key) > 0 THEN
+        PERFORM aiopgq.enqueue_restrained_jobs(
+            ARRAY[p_id], ARRAY[one.queue], ARRAY[one.task], ARRAY[one.args::text], ARRAY[one.priority], NULL, NULL,
+            ARRAY[one.max_attempts], ARRAY[one.timeout], ARRAY[told::text],
+            ARRAY[one.limit_key], ARRAY[one.order_key], ARRAY[one.order_blocks]);
+    ELSE
+        PERFORM aiopgq.enqueue(
+            p_task => one.task, p_args => one.args, p_queue => one.queue, p_priority => one.priority::integer,
+            p_max_attempts => one.max_attempts, p_timeout => make_interval(secs => one.timeout), p_id => p_id,
+            p_headers => told);
+    END IF;
 
     RETURN true;
 END

@@ -78,7 +78,8 @@ COMMENT ON FUNCTION aiopgq.key_writer IS
 
 CREATE FUNCTION aiopgq.replace_job(
     p_task text, p_key text, p_debounce boolean, p_args jsonb, p_headers jsonb, p_priority smallint,
-    p_run_at timestamptz, p_max_delay double precision
+    p_run_at timestamptz, p_max_delay double precision,
+    p_limit_key text, p_order_key text, p_order_blocks boolean
 ) RETURNS uuid
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
@@ -89,13 +90,15 @@ DECLARE
     now_ timestamptz := clock_timestamp();
     due timestamptz := p_run_at;
     job record;
+    became record;
 BEGIN
     IF NOT EXISTS (
         SELECT 1 FROM aiopgq.jobs j WHERE j.unique_key = p_key AND j.task = p_task AND j.status = 'pending'
     ) THEN
         RETURN NULL;
     END IF;
-    SELECT j.id, j.queue, j.run_at, j.created_at, j.held INTO job FROM aiopgq.jobs j
+    SELECT j.id, j.queue, j.run_at, j.created_at, j.held, j.place, j.limit_key, j.order_key, j.order_no, j.order_blocks
+    INTO job FROM aiopgq.jobs j
     WHERE j.unique_key = p_key AND j.task = p_task AND j.status = 'pending'
     FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -112,21 +115,55 @@ BEGIN
 
     IF p_debounce THEN
         due := greatest(job.run_at, least(due, job.created_at + make_interval(secs => p_max_delay)));
+        p_limit_key := job.limit_key;
+        p_order_key := job.order_key;
+        p_order_blocks := job.order_blocks;
     END IF;
     UPDATE aiopgq.jobs j
     SET args = CASE WHEN p_debounce THEN j.args ELSE p_args END,
         headers = CASE WHEN p_debounce THEN j.headers ELSE p_headers END,
         priority = CASE WHEN p_debounce THEN j.priority ELSE p_priority END,
         run_at = due,
+        limit_key = p_limit_key,
+        order_key = p_order_key,
+        order_blocks = p_order_blocks,
+        -- Other arguments may put it under another order: it goes to the end of that one.
+        order_no = CASE
+            WHEN p_order_key = job.order_key THEN job.order_no
+            WHEN p_order_key IS NOT NULL THEN nextval('aiopgq.orders')
+        END,
+        held = CASE
+            WHEN p_order_key IS DISTINCT FROM job.order_key AND p_order_key IS NOT NULL THEN 'new order'
+            WHEN job.held = 'unknown task' THEN job.held
+            WHEN p_order_key = job.order_key AND job.held IN ('order', 'new order') THEN job.held
+            -- Nobody looks at the moment of those who wait for a limit or the end of a pause.
+            WHEN due > now_ THEN NULL
+            WHEN job.held = 'paused' THEN job.held
+            WHEN p_limit_key IS NULL THEN NULL
+            -- Inside it keeps its room, as long as it takes it from the same limit.
+            WHEN p_limit_key = job.limit_key AND job.held IS NULL AND job.place IS NOT NULL THEN NULL
+            WHEN p_limit_key = job.limit_key AND job.held = 'limit' THEN 'limit'
+            ELSE 'new limit'
+        END,
         -- In line it keeps its place as long as it is ready; a held one gets a place when it is freed.
         place = CASE
             WHEN due > now_ THEN NULL
-            WHEN j.held IS NOT NULL THEN j.place
+            WHEN job.held = 'unknown task' THEN j.place
             ELSE coalesce(j.place, nextval('aiopgq.places'))
         END
-    WHERE j.id = job.id;
-    IF job.held IS NULL THEN
+    WHERE j.id = job.id
+    RETURNING j.held, j.place INTO became;
+    IF became.held IS NULL OR became.held IN ('new order', 'new limit') THEN
         PERFORM aiopgq.wake_queue(job.queue, due);
+    END IF;
+    -- The gates are not ours to lock; so the next of those it stood before is made to look as if it had just arrived.
+    IF job.limit_key IS NOT NULL AND job.held IS NULL AND job.place IS NOT NULL
+            AND (became.held IS NOT NULL OR became.place IS NULL) THEN
+        PERFORM aiopgq.knock('limit', job.limit_key);
+    END IF;
+    IF job.order_key IS NOT NULL AND coalesce(job.held, '') NOT IN ('order', 'new order')
+            AND p_order_key IS DISTINCT FROM job.order_key THEN
+        PERFORM aiopgq.knock('order', job.order_key);
     END IF;
 
     RETURN job.id;
@@ -140,6 +177,7 @@ CREATE FUNCTION aiopgq.enqueue_unique_jobs(
     p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[],
     p_delays double precision[], p_run_ats timestamptz[], p_max_attempts integer[],
     p_timeouts double precision[], p_headers text[],
+    p_limit_keys text[], p_order_keys text[], p_order_blocks boolean[],
     p_keys text[], p_on_conflicts text[], p_unique_fors double precision[], p_max_delays double precision[],
     p_once boolean
 ) RETURNS TABLE (number bigint, id uuid, verdict text, writer text)
@@ -164,6 +202,7 @@ DECLARE
     standing uuid;
     said text;
     marked boolean := false;
+    paused text[] := CASE WHEN pg_sequence_last_value('aiopgq.restraints'::regclass) > 0 THEN aiopgq.paused_names() END;
     numbers bigint[] := '{}';
     ids uuid[] := '{}';
     verdicts text[] := '{}';
@@ -173,7 +212,7 @@ BEGIN
         FOR job IN
             SELECT c.*
             FROM (
-                -- Places in the order of the arrays; OFFSET keeps them from being drawn after the sort below.
+                -- Places and numbers in the order of the arrays; OFFSET keeps them from being drawn after the sort below.
                 SELECT
                     n.number, n.id, coalesce(n.queue, p_queues[1]) AS queue, coalesce(n.task, p_tasks[1]) AS task,
                     n.args::jsonb AS args, coalesce(n.priority, p_priorities[1]) AS priority,
@@ -182,13 +221,15 @@ BEGIN
                          THEN nextval('aiopgq.places') END AS place,
                     coalesce(n.max_attempts, p_max_attempts[1]) AS max_attempts,
                     make_interval(secs => n.timeout) AS timeout, n.headers::jsonb AS headers,
+                    n.limit_key, n.order_key, n.order_blocks,
+                    CASE WHEN n.order_key IS NOT NULL THEN nextval('aiopgq.orders') END AS order_no,
                     n.key, n.on_conflict, make_interval(secs => n.unique_for) AS unique_for, n.max_delay
                 FROM unnest(
                     p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts,
-                    p_headers, p_keys, p_on_conflicts, p_unique_fors, p_max_delays
+                    p_headers, p_limit_keys, p_order_keys, p_order_blocks, p_keys, p_on_conflicts, p_unique_fors, p_max_delays
                 ) WITH ORDINALITY AS n (
                     id, queue, task, args, priority, delay, run_at, max_attempts, timeout,
-                    headers, key, on_conflict, unique_for, max_delay, number)
+                    headers, limit_key, order_key, order_blocks, key, on_conflict, unique_for, max_delay, number)
                 OFFSET 0
             ) AS c
             -- Whoever writes several keys writes them in this order, so that nobody waits in a circle.
@@ -215,10 +256,16 @@ BEGIN
                 -- Waits for a transaction that has written the same key, and goes on by what became of it.
                 INSERT INTO aiopgq.jobs
                     (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers,
-                     unique_key, unique_for)
+                     limit_key, order_key, order_no, order_blocks, held, unique_key, unique_for)
                 VALUES
                     (job.id, job.queue, job.task, job.args, job.priority, job.run_at, started, job.place,
-                     job.max_attempts, job.timeout, job.headers, job.key, job.unique_for)
+                     job.max_attempts, job.timeout, job.headers, job.limit_key, job.order_key, job.order_no,
+                     job.order_blocks,
+                     CASE WHEN job.order_key IS NOT NULL THEN 'new order'
+                          WHEN job.place IS NULL THEN NULL
+                          WHEN job.limit_key IS NOT NULL THEN 'new limit'
+                          WHEN job.task = ANY (paused) THEN 'paused' END,
+                     job.key, job.unique_for)
                 ON CONFLICT DO NOTHING;
                 IF FOUND THEN
                     said := 'new';
@@ -238,7 +285,7 @@ BEGIN
                 IF job.key IS NOT NULL AND job.on_conflict <> 'skip' THEN
                     standing := aiopgq.replace_job(
                         job.task, job.key, job.on_conflict = 'debounce', job.args, job.headers, job.priority,
-                        job.run_at, job.max_delay);
+                        job.run_at, job.max_delay, job.limit_key, job.order_key, job.order_blocks);
                     IF standing IS NOT NULL THEN
                         said := CASE job.on_conflict WHEN 'debounce' THEN 'debounced' ELSE 'replaced' END;
                         EXIT;

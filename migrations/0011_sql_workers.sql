@@ -69,7 +69,7 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM aiopgq.promote_jobs('1900-01-01 00:00:00+00', greatest(p_limit, 100));
+    PERFORM aiopgq.promote_jobs('1900-01-01 00:00:00+00', greatest(p_limit, 100), myself.tasks);
     RETURN QUERY
     SELECT c.id, claim, c.task, c.queue, c.args::jsonb, c.headers::jsonb, c.attempts, c.max_attempts, c.timeout,
         c.created_at

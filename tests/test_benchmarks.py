@@ -35,7 +35,8 @@ def test_a_part_of_a_benchmark_can_be_run_alone(aiopgq_dsn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "program", ["drain", "enqueue", "latency", "idle", "scaling", "sizing", "wake", "writes", "flat", "outbox", "soak"]
+    "program",
+    ["drain", "enqueue", "latency", "idle", "limits", "scaling", "sizing", "wake", "writes", "flat", "outbox", "soak"],
 )
 def test_a_benchmark_asks_measures_and_answers_with_a_ratio(program, aiopgq_dsn):
     if program == "outbox":
@@ -52,7 +53,7 @@ def test_a_benchmark_that_does_not_exist_is_refused_by_name():
 
     assert done.returncode == 2
     assert "'dream'" in done.stderr
-    assert "drain, enqueue, latency, idle, scaling, sizing, wake, writes, flat, outbox, soak" in done.stderr
+    assert "drain, enqueue, latency, idle, limits, scaling, sizing, wake, writes, flat, outbox, soak" in done.stderr
 
 
 def test_the_law_of_scaling_is_found_in_figures_that_obey_it():

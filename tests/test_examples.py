@@ -129,6 +129,18 @@ async def test_tasks_of_a_router_are_tasks_once_it_is_included(dsn):
     assert rest == ["tasks: mail.send", "to eve: hello"]
 
 
+async def test_limits_orders_and_pauses_keep_jobs_waiting(empty_dsn):
+    said = await said_by("limits.py", DATABASE_URL=empty_dsn)
+
+    assert said.splitlines() == [
+        "most of each account at once: 2 2 2",
+        "order 1: pay pack send",
+        "order 2: pay pack send",
+        "mail:",
+        "mail: mail to ada",
+    ]
+
+
 async def test_each_outcome_leaves_its_mark(empty_dsn):
     said = await said_by("outcomes.py", DATABASE_URL=empty_dsn)
 

@@ -128,7 +128,7 @@ class Claimer:
         if self._found_nothing or now - self._due_swept_at > _SWEEP_INTERVAL * _SWEEP_SHARE:
             self._due_from, self._due_swept_at = EARLIEST, now
         self._asked_due_at = now
-        promotion = await self._jobs.promote(self._due_from, _PROMOTE_BATCH)
+        promotion = await self._jobs.promote(self._due_from, _PROMOTE_BATCH, self._tasks)
         self._due_from = promotion.reached or self._due_from
         next_in = promotion.next_in
         if next_in == 0 and not promotion.promoted:

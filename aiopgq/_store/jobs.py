@@ -13,7 +13,7 @@ import msgspec
 
 from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.foreign import fetch_foreign
-from aiopgq._store.new_rows import columns, given, keyed_columns, standings
+from aiopgq._store.new_rows import given, insertion, keyed_columns, standings
 from aiopgq._store.statements import statement
 from aiopgq._store.trouble import NoPartition
 from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement
@@ -85,7 +85,7 @@ class Jobs:
     """The statements about jobs, on one line or several."""
 
     def __init__(self, line: Fetcher) -> None:
-        self._line = self.line = line
+        self.line = line
         self.schema: str = line.settings.schema
 
     async def _fetch(self, doing: str, name: str, *args: Any) -> list[Any]:
@@ -95,7 +95,8 @@ class Jobs:
 
     async def enqueue(self, jobs: Sequence[NewJob], *, once: bool = False) -> set[UUID]:
         """Insert jobs; with `once`, only those that are in none of the tables. Returns the ids inserted."""
-        rows = await self._fetch("enqueue jobs", "enqueue_once" if once else "enqueue", *columns(jobs))
+        name, _, columns = insertion(jobs, once=once)
+        rows = await self._fetch("enqueue jobs", name, *columns)
         return {row[0] for row in rows}
 
     async def enqueue_unique(self, jobs: Sequence[NewJob], *, once: bool = False) -> list[Standing]:
@@ -125,9 +126,9 @@ class Jobs:
         """Lower those flags that still hold their value, and wake others who sleep by them."""
         await self._fetch("leave the sleepers", "leave_sleepers", slots, flags, queues)
 
-    async def promote(self, earliest: datetime, limit: int) -> Promotion:
-        """Give due jobs their place in line."""
-        [row] = await self._fetch("promote due jobs", "promote", earliest, limit)
+    async def promote(self, earliest: datetime, limit: int, tasks: Sequence[str] = ()) -> Promotion:
+        """Give due jobs their place in line, and let in those of the tasks that have arrived outside."""
+        [row] = await self._fetch("promote due jobs", "promote", earliest, limit, tasks)
         return Promotion(*row)
 
     # claim

@@ -13,7 +13,7 @@ from aiopgq._words.job import NewJob
 from aiopgq._words.unique import Standing
 from aiopgq.errors import UniqueKeyHeld
 
-__all__ = ["columns", "count_ready_foreign", "enqueue_foreign", "given", "keyed_columns", "standings"]
+__all__ = ["count_ready_foreign", "enqueue_foreign", "given", "insertion", "keyed_columns", "standings"]
 
 _TYPES: Final = (
     "uuid[]",
@@ -27,7 +27,8 @@ _TYPES: Final = (
     "float8[]",
     "text[]",
 )
-_KEYED_TYPES: Final = (*_TYPES, "text[]", "text[]", "float8[]", "float8[]", "boolean")
+_RESTRAINED_TYPES: Final = (*_TYPES, "text[]", "text[]", "boolean[]")
+_KEYED_TYPES: Final = (*_RESTRAINED_TYPES, "text[]", "text[]", "float8[]", "float8[]", "boolean")
 
 
 class _Writer(msgspec.Struct):
@@ -47,9 +48,9 @@ async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], 
     if any(job.unique is not None for job in jobs):
         sql = statement("enqueue_unique", schema)
         return standings(jobs, await fetch_foreign(connection, sql, _KEYED_TYPES, keyed_columns(jobs, once=once)))
-    sql = statement("enqueue_once" if once else "enqueue", schema)
+    name, types, columns = insertion(jobs, once=once)
     # The caller's connection may have a codec of its own for uuid.
-    new = {UUID(str(row[0])) for row in await fetch_foreign(connection, sql, _TYPES, columns(jobs))}
+    new = {UUID(str(row[0])) for row in await fetch_foreign(connection, statement(name, schema), types, columns)}
 
     return [Standing(job.id, "new" if job.id in new else "known") for job in jobs]
 
@@ -60,11 +61,21 @@ async def count_ready_foreign(connection: Any, schema: str, queue: str, limit: i
     return int(row[0])
 
 
+def insertion(jobs: Sequence[NewJob], *, once: bool) -> tuple[str, tuple[str, ...], list[list[Any] | None]]:
+    """Return the name of the statement that inserts jobs without unique keys, and its parameters with their types."""
+    limits, orders, blocks = _restraints(jobs)
+    if limits is None and orders is None:
+        return "enqueue_once" if once else "enqueue", _TYPES, _columns(jobs)
+
+    return "enqueue_restrained", _RESTRAINED_TYPES, [*_columns(jobs), limits, orders, blocks]
+
+
 def keyed_columns(jobs: Sequence[NewJob], *, once: bool) -> list[Any]:
     """Turn jobs into the parameters of `enqueue_unique`."""
     keys = [job.unique for job in jobs]
     return [
-        *columns(jobs),
+        *_columns(jobs),
+        *_restraints(jobs),
         [key and key.key for key in keys],
         [key and key.on_conflict for key in keys],
         [key and key.period for key in keys],
@@ -91,7 +102,16 @@ def standings(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Standing]:
     return cast("list[Standing]", found)
 
 
-def columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
+def _restraints(jobs: Sequence[NewJob]) -> tuple[list[Any] | None, list[Any] | None, list[Any] | None]:
+    """Return the limit keys, the order keys and what a dead letter does to those behind it."""
+    return (
+        given([job.limit_key for job in jobs]),
+        given([job.order_key for job in jobs]),
+        given([job.order_blocks if job.order_key is not None else None for job in jobs]),
+    )
+
+
+def _columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
     """Turn jobs into the first ten parameters of the statements that insert them."""
     return [
         [job.id for job in jobs],

@@ -58,6 +58,9 @@ class Schedules:
             job.timeout,
             job.headers,
             _ORPHANED_AFTER,
+            job.limit_key,
+            job.order_key,
+            None if job.order_key is None else job.order_blocks,
         )
         return str(row[0])
 

@@ -30,7 +30,7 @@ from aiopgq.errors import MigrationChanged, SchemaAhead, SchemaBehind, SchemaErr
 
 __all__ = ["OLDEST_SCHEMA", "Migration", "check_schema", "migrate", "migrations", "pending", "script"]
 
-OLDEST_SCHEMA: Final = 13
+OLDEST_SCHEMA: Final = 14
 PARTITION_DAYS: Final = 14
 
 # Another migrator may be at work on a large table; whoever waits for it stops nobody.

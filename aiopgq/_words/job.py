@@ -38,6 +38,9 @@ class NewJob:
     timeout: float | None
     headers: str | None
     unique: UniqueKey | None = None
+    limit_key: str | None = None
+    order_key: str | None = None
+    order_blocks: bool = False
 
 
 class Lane(NamedTuple):

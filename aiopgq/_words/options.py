@@ -83,6 +83,7 @@ class JobOptions:
     headers: dict[str, str] | None = None
     id: UUID | None = None
     unique: "Unique | Unset | None" = UNSET
+    limit: str | int | UUID | None = None
 
     def merged(self, later: "JobOptions") -> "JobOptions":
         """Return these options with those given later on top; a later moment replaces an earlier one."""
@@ -97,6 +98,7 @@ class JobOptions:
             headers=later.headers or self.headers,
             id=later.id or self.id,
             unique=self.unique if isinstance(later.unique, Unset) else later.unique,
+            limit=self.limit if later.limit is None else later.limit,
         )
 
 

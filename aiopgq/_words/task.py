@@ -11,6 +11,7 @@ from typing import Any
 from aiopgq._words import options
 from aiopgq._words.backoff import Backoff, BackoffPolicy
 from aiopgq._words.codec import Codec
+from aiopgq._words.limit import Key, Limit, OnDead, Restraint, restraint
 from aiopgq._words.unique import Unique, uniqueness
 from aiopgq.errors import ConfigError
 
@@ -35,6 +36,7 @@ class TaskDefinition:
         threaded: A `def` function; it runs in a thread.
         transactional: It runs inside a transaction in which its job is settled.
         unique: What the keys of its jobs are made of; None: they have none.
+        restraint: Its limit and its order, if it has any.
     """
 
     function: Callable[..., Any]
@@ -50,11 +52,12 @@ class TaskDefinition:
     threaded: bool
     transactional: bool = False
     unique: Unique | None = None
+    restraint: Restraint | None = None
 
     @property
     def may_wait(self) -> bool:
         """Whether its jobs may be claimed a moment before there is a slot for them."""
-        return not self.transactional
+        return not self.transactional and self.restraint is None
 
 
 def define(
@@ -70,6 +73,9 @@ def define(
     fail_on: tuple[type[BaseException], ...] = (),
     transactional: bool = False,
     unique: str | Callable[..., str] | Unique | None = None,
+    limit: Limit | None = None,
+    ordered_by: Key | None = None,
+    on_dead: OnDead = "pass",
 ) -> TaskDefinition:
     """Check what a decorator was told.
 
@@ -121,6 +127,7 @@ def define(
         threaded=not inspect.iscoroutinefunction(function),
         transactional=transactional,
         unique=None if unique is None else uniqueness(unique),
+        restraint=restraint(name, function, limit, ordered_by, on_dead),
     )
 
 

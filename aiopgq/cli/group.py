@@ -27,6 +27,7 @@ _COMMANDS: Final = (
     "enqueue",
     "jobs",
     "dead",
+    "queues",
     "schedules",
     "workers",
     "inbox",

@@ -1,4 +1,4 @@
-"""`tasks`: list."""
+"""`tasks`: list, pause and resume."""
 
 import inspect
 from typing import Any
@@ -8,14 +8,15 @@ import click
 from aiopgq._words.task import TaskDefinition, where_defined
 from aiopgq.cli.reach import Reach, reaching
 from aiopgq.cli.shape import Group, as_json
-from aiopgq.cli.tell import table, tell_json
+from aiopgq.cli.tell import table, tell, tell_json
+from aiopgq.inspector import Inspector
 
 __all__ = ["tasks"]
 
 
 @click.group(cls=Group)
 def tasks() -> None:
-    """Look at the tasks of the App."""
+    """Look at the tasks of the App, pause or resume them."""
 
 
 @tasks.command("list", epilog="Example:\n  python -m aiopgq tasks list -A myapp.queue")
@@ -43,6 +44,30 @@ def list_(reach: Reach, *, as_json: bool) -> None:
             for definition in found
         ],
     )
+
+
+@tasks.command("pause", epilog="Example:\n  python -m aiopgq tasks pause mail.send")
+@click.argument("task")
+@reaching
+def pause(reach: Reach, *, task: str) -> None:
+    """Let no further job of a task begin, on any worker, until it is resumed; running ones go on."""
+
+    async def work(inspector: Inspector) -> bool:
+        return await inspector.pause(task=task)
+
+    tell(f"Task {task} is paused." if reach.inspect(work) else f"Task {task} was paused already.")
+
+
+@tasks.command("resume", epilog="Example:\n  python -m aiopgq tasks resume mail.send")
+@click.argument("task")
+@reaching
+def resume(reach: Reach, *, task: str) -> None:
+    """End the pause of a task."""
+
+    async def work(inspector: Inspector) -> bool:
+        return await inspector.resume(task=task)
+
+    tell(f"Task {task} goes on." if reach.inspect(work) else f"Task {task} was not paused.")
 
 
 def _facts(definition: TaskDefinition) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from aiopgq.call import Call
 from aiopgq.errors import BrokerUnavailable, StoreUnavailable
 from aiopgq.handle import JobHandle
 from aiopgq.outbox.publisher import Outcomes
-from aiopgq.router import Task, ThreadTask
+from aiopgq.task import Task, ThreadTask
 
 __all__ = ["TasksPublisher"]
 

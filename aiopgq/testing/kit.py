@@ -23,8 +23,8 @@ from aiopgq._words.outcome import OUTCOMES, Outcome
 from aiopgq._words.task import TaskDefinition
 from aiopgq.call import Call
 from aiopgq.errors import ConfigError
-from aiopgq.router import Enqueuer
 from aiopgq.state import lent_state
+from aiopgq.task import Enqueuer
 
 __all__ = ["Completed", "EnqueuedJob", "Run", "enqueued", "perform"]
 

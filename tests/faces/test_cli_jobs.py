@@ -314,21 +314,8 @@ def test_help_names_every_command_with_an_example(cli_alone):
     overview = cli_alone("--help")
     assert overview.code == 0
     commands = re.findall(r"^  (\w+) +[A-Z]", overview.out.partition("Commands:")[2], re.MULTILINE)
-    assert commands == [
-        "run",
-        "migrate",
-        "demo",
-        "bench",
-        "enqueue",
-        "jobs",
-        "dead",
-        "schedules",
-        "workers",
-        "inbox",
-        "outbox",
-        "tasks",
-        "version",
-    ]
+    expected = "run migrate demo bench enqueue jobs dead queues schedules workers inbox outbox tasks version"
+    assert commands == expected.split()
 
     for command in ("migrate", "enqueue", "version", "jobs list", "jobs cancel", "dead replay", "tasks list"):
         said = cli_alone(*command.split(), "--help")

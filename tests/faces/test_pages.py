@@ -27,7 +27,7 @@ from aiopgq.cli import orders, parent
 from aiopgq.cli.outbox import _BROKERS as BROKERS
 from aiopgq.cli.run import run
 from aiopgq.outbox import Outbox, tenure
-from aiopgq.router import Enqueuer
+from aiopgq.task import Enqueuer
 from aiopgq.worker import Health
 
 ROOT = Path(__file__).parents[2]

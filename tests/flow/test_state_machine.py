@@ -16,10 +16,12 @@ from invariants import LAWS
 
 from aiopgq._store.connection import ConnectSettings, Line
 from aiopgq._store.jobs import EARLIEST, Jobs, complete_foreign
+from aiopgq._store.limits import Limits
 from aiopgq._store.statements import statement
 from aiopgq._store.workers import Workers
 from aiopgq._words.clock import uuid7
 from aiopgq._words.job import Mark, NewJob, Settlement, WorkerIdentity
+from aiopgq._words.limit import Rule
 from aiopgq._words.unique import Standing, UniqueKey
 
 QUEUES = ("a", "b")
@@ -39,6 +41,31 @@ SOON = """
 LATER = "UPDATE aiopgq.jobs SET run_at = run_at + interval '1 hour' WHERE id = ANY ($1)"
 NOTHING = "TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers, aiopgq.unique_holds"
 PERIOD_ENDS = "UPDATE aiopgq.unique_holds SET until = clock_timestamp() WHERE unique_key = $1 AND task = $2"
+AT_ONCE = 2
+OUTSIDE = "SELECT id, held, place IS NOT NULL AS in_line FROM aiopgq.jobs WHERE id = ANY ($1) AND status = 'pending'"
+# What holds of limits and order after each step: nobody is one too many, and nobody waits for nothing.
+GATE_LAWS = {
+    "more jobs of a key are inside than its limit says": """
+        SELECT j.limit_key, count(*) FROM aiopgq.jobs j
+        WHERE j.limit_key IS NOT NULL AND j.held IS NULL AND j.place IS NOT NULL
+        GROUP BY j.limit_key HAVING count(*) > 2""",
+    "a job waits for its limit although its key has room": """
+        SELECT j.id, j.limit_key FROM aiopgq.jobs j WHERE j.held = 'limit' AND 2 > (
+            SELECT count(*) FROM aiopgq.jobs i
+            WHERE i.limit_key = j.limit_key AND i.held IS NULL AND i.place IS NOT NULL)""",
+    "two jobs of an order have their turn": """
+        SELECT j.order_key, count(*) FROM aiopgq.jobs j
+        WHERE j.order_key IS NOT NULL AND coalesce(j.held, '') NOT IN ('order', 'new order')
+        GROUP BY j.order_key HAVING count(*) > 1""",
+    "a job waits for its turn although nobody has it": """
+        SELECT j.id, j.order_key FROM aiopgq.jobs j
+        WHERE j.held = 'order' AND NOT EXISTS (
+            SELECT 1 FROM aiopgq.jobs i
+            WHERE i.order_key = j.order_key AND coalesce(i.held, '') NOT IN ('order', 'new order'))
+          AND NOT EXISTS (
+            SELECT 1 FROM aiopgq.dead_letters d
+            WHERE d.order_key = j.order_key AND d.order_blocks AND d.order_no < j.order_no)""",
+}
 LINE = "SELECT id, queue, priority, place FROM aiopgq.jobs WHERE id = ANY ($1)"
 
 
@@ -58,6 +85,7 @@ class Expected:
     cancel_requested: bool = False
     claim_id: UUID | None = None
     worker_id: UUID | None = None
+    restrained: bool = False
     key: str | None = None
     period: float | None = None
     # A held job that was postponed; it leaves the line when it is freed.
@@ -89,6 +117,10 @@ class Expected:
             "worker_id": self.worker_id,
             "unique_key": None if self.finished else self.key,
         }
+
+
+def is_restrained(new):
+    return new.limit_key is not None or new.order_key is not None
 
 
 @dataclass
@@ -161,13 +193,18 @@ class World:
             self.model[new.id] = Expected(
                 new.queue, new.priority, new.task, new.max_attempts, in_line=new.delay is None
             )
+            self.model[new.id].restrained = is_restrained(new)
         assert await self.jobs.enqueue(batch) == {new.id for new in batch}
 
     def new_job(self, job_id=None):
+        task = self.dice.choices(TASKS, [4, 1])[0]
         return NewJob(
             id=job_id or uuid7(),
             queue=self.dice.choice(QUEUES),
-            task=self.dice.choices(TASKS, [4, 1])[0],
+            task=task,
+            limit_key=self.dice.choice([None, None, "limit/1", "limit/2"]) if task == "known" else None,
+            order_key=self.dice.choice([None, None, "order/1", "order/2"]) if task == "known" else None,
+            order_blocks=self.dice.random() < 0.5,
             args="{}",
             priority=self.dice.choice([30, 100, 150]),
             delay=self.dice.choice([None, None, FAR]),
@@ -197,6 +234,8 @@ class World:
         answers = await self.jobs.enqueue_unique(batch)
         assert {new.id: answer for new, answer in zip(batch, answers, strict=True)} == expected
         self.tell("/".join(answer.verdict for answer in answers))
+        # A producer lets nobody in; the next worker that looks does.
+        await self.jobs.promote(EARLIEST, 1000, TASKS)
 
     def expect_unique(self, new):
         """Let the model enqueue a job under its key."""
@@ -209,6 +248,7 @@ class World:
                 if held or unique.on_conflict == "skip" or job.status != "pending":
                     return Standing(one, "existing")
                 later = new.delay is not None
+                job.restrained = job.restrained or (unique.on_conflict == "replace" and is_restrained(new))
                 if job.held is not None:
                     job.in_line = job.in_line and not later
                     job.postponed = later or (job.postponed and unique.on_conflict == "debounce")
@@ -217,7 +257,7 @@ class World:
                 return Standing(one, "replaced" if unique.on_conflict == "replace" else "debounced")
         self.model[new.id] = Expected(
             new.queue, new.priority, new.task, new.max_attempts, in_line=new.delay is None,
-            key=unique and unique.key, period=unique and unique.period,
+            key=unique and unique.key, period=unique and unique.period, restrained=is_restrained(new),
         )  # fmt: skip
         return Standing(new.id, "new")
 
@@ -335,6 +375,8 @@ class World:
             if committed and ours:
                 self.complete_one(one.id)
             assert await self.jobs.still_claimed(one, terminate=True) == (ours and not committed)
+            # Such a transaction lets nobody in; the worker does so after it.
+            await Limits(self.jobs.line).let_in_stranded()
 
     async def mark(self):
         batch = self.some_claims()
@@ -385,11 +427,13 @@ class World:
         due = {one for one in self.some_ids(8) if self.model[one].status == "pending" and not self.model[one].in_line}
         await self.sql.execute(TIME_PASSES, due)
         free = {one for one in due if self.model[one].held is None}
-        promotion = await self.jobs.promote(EARLIEST, 1000)
-        assert promotion.promoted == len(free)
+        promotion = await self.jobs.promote(EARLIEST, 1000, TASKS)
+        # More, if there were jobs outside.
+        assert promotion.promoted >= len(free)
         for one in due:
             self.model[one].in_line = one in free
             self.model[one].postponed = False
+        await self.look_outside()
         waits = [job for job in self.model.values() if self.is_waiting(job)]
         assert (promotion.next_in is not None) == bool(waits)
 
@@ -404,7 +448,7 @@ class World:
             job.held = "unknown task"
 
     async def free_known(self):
-        held = [job for job in self.model.values() if job.held]
+        held = [job for job in self.model.values() if job.held == "unknown task"]
         assert await self.jobs.free_known(["new"], 1000) == len(held)
         for job in held:
             job.held, job.in_line, job.postponed = None, not job.postponed, False
@@ -508,8 +552,18 @@ class World:
         taken = await self.store.rescue_orphans(keep=True)
         assert taken == await self.taken_back(self.processes.keys() - self.beats.keys())
 
+    async def look_outside(self):
+        """Which of the jobs with a limit or an order are in line is not foretold; laws say what may be."""
+        restrained = [one for one, job in self.model.items() if job.restrained]
+        for row in await self.sql.fetch(OUTSIDE, restrained):
+            assert row["held"] in (None, "limit", "order", "new limit", "new order")
+            self.model[row["id"]].held, self.model[row["id"]].in_line = row["held"], row["in_line"]
+
     async def check(self):
         """The tables show what the model says, each job once."""
+        await self.look_outside()
+        for law, broken in GATE_LAWS.items():
+            assert (law, await self.sql.fetch(broken)) == (law, [])
         rows = await self.sql.fetch(SEEN)
         assert Counter(row["id"] for row in rows) == Counter(self.model.keys())
         shown = {row["id"]: {key: value for key, value in row.items() if key != "id"} for row in rows}
@@ -630,6 +684,7 @@ def test_no_order_of_the_steps_leads_to_a_state_that_the_model_does_not_know(dsn
 async def test_the_tables_follow_the_model_step_by_step(line, sql, seed):
     dice = random.Random(seed)
     world = World(Jobs(line), Workers(line), sql, dice)
+    await Limits(line).declare({"limit": Rule(AT_ONCE, None, None, None)}, [])
     await world.populate()
     await world.enqueue()
     steps = Counter()

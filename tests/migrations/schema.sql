@@ -55,8 +55,15 @@ UNLOGGED SEQUENCE lowerings_8
 UNLOGGED SEQUENCE lowerings_9
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
+SEQUENCE orders
+    -- An ordered job draws its number once, when it is inserted.
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
 SEQUENCE places
     -- A job draws its place in line each time it becomes ready.
+    AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
+SEQUENCE restraints
     AS bigint START 1 MINVALUE 1 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
 UNLOGGED SEQUENCE sleepers_0
@@ -167,9 +174,24 @@ TABLE dead_letters
     limit_key text
     unique_key text
     unique_for interval
+    order_no bigint
+    order_key text
+    order_blocks boolean
     CONSTRAINT dead_letters_key PRIMARY KEY (id)
+    CREATE INDEX dead_letters_blocking ON aiopgq.dead_letters USING btree (order_key, order_no) WHERE order_blocks
     CREATE INDEX dead_letters_failed_at ON aiopgq.dead_letters USING btree (failed_at)
     CREATE UNIQUE INDEX dead_letters_key ON aiopgq.dead_letters USING btree (id)
+
+TABLE gates
+    -- A row per key in use; locked by whoever lets its jobs in.
+    WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
+    key text NOT NULL
+    lowest bigint NOT NULL DEFAULT 0 -- No job of this key that is inside has a lower place.
+    full_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
+    next_at timestamp with time zone -- When jobs that wait for a token may be let in.
+    CONSTRAINT gates_key PRIMARY KEY (key)
+    CREATE UNIQUE INDEX gates_key ON aiopgq.gates USING btree (key)
+    CREATE INDEX gates_next ON aiopgq.gates USING btree (next_at) WHERE (next_at IS NOT NULL)
 
 TABLE inbox
     -- A row per message and consumer, written in the transaction of its effect.
@@ -210,8 +232,11 @@ TABLE jobs
     last_error text
     errors jsonb
     unique_key text
-    limit_key text
+    limit_key text -- NAME of its limit, or NAME/VALUE for a limit with a key.
     unique_for interval -- How long the key is kept after the job is completed; NULL = not at all.
+    order_no bigint
+    order_key text -- NAME/VALUE: of the jobs with this key one runs at a time, in the order of order_no.
+    order_blocks boolean -- As a dead letter it stops those behind it.
     CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
     CONSTRAINT attempts_can_grow CHECK (((attempts >= 0) AND (attempts <= 2000000000)))
     CONSTRAINT created_at_is_between_1900_and_9999 CHECK (((created_at >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))
@@ -229,13 +254,29 @@ TABLE jobs
     CONSTRAINT timeout_is_at_most_a_hundred_years CHECK (((timeout >= '00:00:00'::interval) AND (timeout <= '36500 days'::interval)))
     CONSTRAINT unique_for_is_at_most_a_hundred_years CHECK (((unique_for >= '00:00:00'::interval) AND (unique_for <= '36500 days'::interval)))
     CONSTRAINT unique_key_has_1_to_1000_bytes CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 1000)))
+    CREATE INDEX jobs_behind ON aiopgq.jobs USING btree (order_key, order_no) WHERE (held = ANY (ARRAY['order'::text, 'new order'::text]))
     CREATE INDEX jobs_due ON aiopgq.jobs USING btree (run_at) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NULL))
     CREATE INDEX jobs_held ON aiopgq.jobs USING btree (held, task) WHERE (held IS NOT NULL)
+    CREATE INDEX jobs_inside ON aiopgq.jobs USING btree (limit_key, place) WHERE ((limit_key IS NOT NULL) AND (held IS NULL) AND (place IS NOT NULL))
     CREATE UNIQUE INDEX jobs_key ON aiopgq.jobs USING btree (id)
     CREATE INDEX jobs_line ON aiopgq.jobs USING btree (queue, priority DESC, place) WHERE ((status = 'pending'::text) AND (held IS NULL) AND (place IS NOT NULL))
+    CREATE INDEX jobs_outside ON aiopgq.jobs USING btree (limit_key, priority DESC, place) WHERE (held = 'limit'::text)
+    CREATE INDEX jobs_turn ON aiopgq.jobs USING btree (order_key) WHERE ((order_key IS NOT NULL) AND ((held IS NULL) OR (held <> ALL (ARRAY['order'::text, 'new order'::text]))))
     CREATE UNIQUE INDEX jobs_unique ON aiopgq.jobs USING btree (unique_key, task) WHERE (unique_key IS NOT NULL)
     CREATE INDEX jobs_worker ON aiopgq.jobs USING btree (worker_id) WHERE (worker_id IS NOT NULL)
     CREATE TRIGGER wake_workers AFTER INSERT ON aiopgq.jobs REFERENCING NEW TABLE AS new_jobs FOR EACH STATEMENT EXECUTE FUNCTION aiopgq.wake_after_insert()
+
+TABLE limits
+    -- What workers have declared: how many jobs of each key run at once, how many start in a period.
+    name text NOT NULL
+    running integer
+    rate integer
+    burst integer
+    per double precision
+    CONSTRAINT limits_key PRIMARY KEY (name)
+    CONSTRAINT rate_has_a_period CHECK (((num_nulls(rate, burst, per) = ANY (ARRAY[0, 3])) AND (rate >= 1) AND (burst >= 1) AND (per > (0)::double precision)))
+    CONSTRAINT running_is_at_least_one CHECK ((running >= 1))
+    CREATE UNIQUE INDEX limits_key ON aiopgq.limits USING btree (name)
 
 TABLE migrations
     -- The migrations applied to this schema, and by which version.
@@ -292,6 +333,27 @@ TABLE outbox_shards
     CONSTRAINT there_are_256_shards CHECK (((shard >= 0) AND (shard <= 255)))
     CREATE UNIQUE INDEX outbox_shards_key ON aiopgq.outbox_shards USING btree (shard)
 
+TABLE paused_tasks
+    name text NOT NULL
+    paused_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+    CONSTRAINT paused_tasks_key PRIMARY KEY (name)
+    CREATE UNIQUE INDEX paused_tasks_key ON aiopgq.paused_tasks USING btree (name)
+
+TABLE queues
+    -- A row for each queue that is paused or has a limit.
+    WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
+    name text NOT NULL
+    paused_at timestamp with time zone
+    full_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
+    running integer
+    rate integer
+    burst integer
+    per double precision
+    CONSTRAINT queues_key PRIMARY KEY (name)
+    CONSTRAINT rate_has_a_period CHECK (((num_nulls(rate, burst, per) = ANY (ARRAY[0, 3])) AND (rate >= 1) AND (burst >= 1) AND (per > (0)::double precision)))
+    CONSTRAINT running_is_at_least_one CHECK ((running >= 1))
+    CREATE UNIQUE INDEX queues_key ON aiopgq.queues USING btree (name)
+
 TABLE relays
     -- A row per live relay. One that is gone has lost all its shards; ids are never reused.
     WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
@@ -341,6 +403,9 @@ TABLE schedules
     task text NOT NULL
     args jsonb NOT NULL DEFAULT '{}'::jsonb
     headers jsonb
+    limit_key text
+    order_key text
+    order_blocks boolean
     CONSTRAINT a_schedule_has_an_expression_or_an_interval CHECK (((cron IS NULL) <> (every IS NULL)))
     CONSTRAINT an_interval_is_a_tenth_of_a_second_to_a_hundred_years CHECK (((every >= (0.1)::double precision) AND (every <= ('3153600000'::bigint)::double precision)))
     CONSTRAINT args_is_an_object CHECK ((jsonb_typeof(args) = 'object'::text))
@@ -430,6 +495,17 @@ FUNCTION aiopgq.add_event(p_aggregate_type text, p_aggregate_id text, p_event_ty
     SET search_path=pg_catalog
     md5 7d2f19d234de75a128714fc3f67ac3d9
 
+FUNCTION aiopgq.admit_jobs(p_tasks text[], p_limit integer, OUT moved integer, OUT next_in double precision)
+    -- Look at jobs that have arrived, and at keys whose next token is due. next_in: seconds until the next token.
+    RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_sort=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 53df58e4ef7aa901652b3b43d20cae7d
+
 FUNCTION aiopgq.append_error(p_errors jsonb, p_entry jsonb)
     RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (p_entry IS NULL) THEN p_errors WHEN (jsonb_array_length(COALESCE(p_errors, '[]'::jsonb)) >= 50) THEN ((p_errors - 1) || p_entry) ELSE (COALESCE(p_errors, '[]'::jsonb) || p_entry) END
@@ -468,7 +544,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 6b4d9eff39dee3b28085a4df25790130
+    md5 e9aee2407a3f214c584d194c2725d82c
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -493,7 +569,7 @@ FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_k
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 bb7616a3aa352b7482a5346afd91a239
+    md5 445fa1ace900e9715e69103245276473
 
 FUNCTION aiopgq.channel()
     -- The NOTIFY channel: the name of this schema.
@@ -504,7 +580,7 @@ FUNCTION aiopgq.channel()
 FUNCTION aiopgq.claim_job_batch(p_worker uuid, p_limit integer DEFAULT 1)
     -- Claim up to p_limit due jobs of the queues and tasks the worker has registered; commit before running them. Nothing while it drains; an error if it is dead.
     RETURNS TABLE(id uuid, claim_id uuid, task text, queue text, args jsonb, headers jsonb, attempt integer, max_attempts integer, timeout interval, created_at timestamp with time zone) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 da36a7c1848f61f7523a9caca931088c
+    md5 7d9ef3202eb1438b7b8bc44675404386
 
 FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_tasks text[], p_queues text[], p_slots integer[], p_lane_queues text[], p_lane_priorities smallint[], p_lane_bounds bigint[])
     -- Claim ready jobs: each queue fills its slots from its lanes in the order given, p_limit in all. Lanes NULL: sweep every lane of the queues from the start.
@@ -516,27 +592,27 @@ FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_task
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 deed1ef55c22e6d63fedf46c8d1fb9b7
+    md5 f29ddce1b3b2af78767794eb7908f561
 
 FUNCTION aiopgq.complete_job(p_id uuid, p_claim uuid, p_result jsonb DEFAULT NULL::jsonb, p_keep boolean DEFAULT true)
     -- Complete a claimed job. False: it belongs to somebody else by now, and nothing was written.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 1ab63e13b7737a8bb43b00d261d4d66c
 
-FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean)
-    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours. A key that is unique for a period after completion is held from here on.
+FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean, p_let_in boolean DEFAULT true)
+    -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours. A key that is unique for a period after completion is held from here on. p_let_in: let jobs in that waited for them, which locks their gates until the transaction ends.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 88e1a73ed8829b9633922370e1f1bcc9
+    md5 dcce13c0545e6d70da721583470c209b
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 d596794f2893f0f1ce30f1b6ba6d1667
+    md5 576a0994660ed5b3a3b646a6e9a3181a
 
 FUNCTION aiopgq.count_ready(p_queue text, p_limit integer)
     -- Count the jobs of a queue that are in line, up to p_limit.
@@ -547,6 +623,11 @@ FUNCTION aiopgq.count_ready(p_queue text, p_limit integer)
     SET enable_bitmapscan=off
     SET jit=off
     md5 fe2e646d54ab60dd3e06c547c854a0c2
+
+FUNCTION aiopgq.declare_limits(p_names text[], p_running integer[], p_rates integer[], p_bursts integer[], p_pers double precision[], p_unlimited text[])
+    -- Say what limits the tasks of a worker have; the last one that starts is right, and it applies to all keys at once.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 f4d308eb21c56d2ff319aa494832d6f8
 
 FUNCTION aiopgq.drain_workers(p_ids uuid[])
     -- Ask workers to claim no more, finish what runs, and end: at once through NOTIFY, else with their next beat.
@@ -565,16 +646,16 @@ FUNCTION aiopgq.end_transactions(p_ids uuid[], p_claims uuid[])
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 a7c3496f1777da0e62e2502bcd39a8a1
 
-FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid(), p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'skip'::text, p_unique_for interval DEFAULT NULL::interval, p_max_delay interval DEFAULT NULL::interval)
-    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most).
+FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid(), p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'skip'::text, p_unique_for interval DEFAULT NULL::interval, p_max_delay interval DEFAULT NULL::interval, p_limit_key text DEFAULT NULL::text, p_order_key text DEFAULT NULL::text, p_order_blocks boolean DEFAULT false)
+    -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most). With a p_limit_key or a p_order_key it waits outside until it is let in.
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 f3e1a793ae38eb5a9921f320248bb304
+    md5 1965dd18807d39e37dc007dc86763897
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now. A queue, task, priority or number of attempts that is missing is the first one of its array.
     RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 fbe5bbc543b51b4e99e84cbdae22ae4a
+    md5 a6b982e878255e5c73631c18cbafd204
 
 FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.
@@ -588,7 +669,19 @@ FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[],
     SET search_path=pg_catalog
     md5 e631ef4c01e4bfdf6206ff4bb0952d51
 
-FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[], p_keys text[], p_on_conflicts text[], p_unique_fors double precision[], p_max_delays double precision[], p_once boolean)
+FUNCTION aiopgq.enqueue_restrained_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[], p_limit_keys text[], p_order_keys text[], p_order_blocks boolean[])
+    -- As enqueue_jobs_once, for batches in which jobs have a limit or an order; those wait outside until they are let in.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_indexonlyscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 c0439357be003d90ec8263a5e5797d6e
+
+FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[], p_limit_keys text[], p_order_keys text[], p_order_blocks boolean[], p_keys text[], p_on_conflicts text[], p_unique_fors double precision[], p_max_delays double precision[], p_once boolean)
     -- As enqueue_jobs_once, for jobs with unique keys and others beside them: all or none. The verdict on each: new, known (its id), existing, replaced or debounced (its key; id is the job that has it); or one row, busy: another transaction (writer) has written the key and did not end within five seconds, and nothing was inserted.
     RETURNS TABLE(number bigint, id uuid, verdict text, writer text) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET lock_timeout=5s
@@ -598,7 +691,7 @@ FUNCTION aiopgq.enqueue_unique_jobs(p_ids uuid[], p_queues text[], p_tasks text[
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 c56454739ec0f8d403d9c29eac8f173b
+    md5 4648f8500b7cfafcf725ff53dddcefae
 
 FUNCTION aiopgq.event_shard(p_aggregate_type text, p_aggregate_id text)
     -- The shard of an aggregate, 0 to 255.
@@ -640,6 +733,15 @@ FUNCTION aiopgq.fire_schedule(p_name text, p_since timestamp with time zone, p_s
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 89da0a94884e3aa180c09e8eda7e5ebd
 
+FUNCTION aiopgq.forget_gates(p_limit integer)
+    -- Delete gates of keys that no job waits for or is inside.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET jit=off
+    md5 72e41c85697b95015ff589c3a5c9d037
+
 FUNCTION aiopgq.forget_message(p_consumer text, p_message_id text)
     -- Let a message be received again. False: it was not received.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -671,7 +773,14 @@ FUNCTION aiopgq.free_known_jobs(p_tasks text[], p_limit integer)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 0844c9b046c5733f69ea1a4db5dca3d6
+    md5 f93dd1d3f1e3031fa5a3708c3598aa86
+
+FUNCTION aiopgq.free_resumed_jobs(p_limit integer)
+    -- Put jobs whose task is not paused any more back, in their order.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 146b0cc5bef5c669d5850392330ee97f
 
 FUNCTION aiopgq.give_shards(p_relay uuid, p_shards integer[])
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -712,6 +821,11 @@ FUNCTION aiopgq.hold_events(p_relay uuid, p_ids bigint[], p_errors text[], p_del
     SET jit=off
     md5 2302a46e1e2ed9fe82798a47aca8e093
 
+FUNCTION aiopgq.hold_paused_jobs(p_limit integer)
+    -- Take jobs of paused tasks out of the line, so that no claim reads them.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 d05265734df169415bc0394a300b6803
+
 FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
     -- Take jobs of tasks that no live worker knows out of the line.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -732,6 +846,16 @@ FUNCTION aiopgq.key_writer(p_task text, p_key text)
     SET search_path=pg_catalog
     md5 d88358ad14f7c3ac04fb3eeb44710a3d
 
+FUNCTION aiopgq.knock(p_kind text, p_key text)
+    -- A producer has taken a job away from those that are inside: the next worker looks whether another may go in.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET jit=off
+    md5 257dbae01adb4c2323e3559d99ce4d5d
+
 FUNCTION aiopgq.leave_relays(p_flag bigint)
     -- Take down the flag of a relay that goes for good, and wake those who sleep by it.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -743,6 +867,68 @@ FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues tex
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 0b340ca1e1899c2598294112fa10df72
+
+FUNCTION aiopgq.let_in(p_orders text[], p_limits text[])
+    -- What every statement calls by which jobs leave: let in those that wait for them.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 c57750ca8faaabeb5b9250f662c34862
+
+FUNCTION aiopgq.let_in_by_limit(p_keys text[])
+    -- Let jobs of each limit key in, higher priorities first, as many as there is room and as there are tokens.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 e5a590c82789152be258c9aeb16eeb65
+
+FUNCTION aiopgq.let_in_by_order(p_keys text[])
+    -- Let the first job of each order key in, if none of them is inside and no dead letter stands before it.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 53ce941238c498191e9a70f5c9cf4a00
+
+FUNCTION aiopgq.let_in_stranded()
+    -- The net below: let in jobs outside whose key has room, as a process that died between two statements leaves them.
+    RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_bitmapscan=off
+    SET enable_sort=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 b4ea3804c6d97ac424092e35f2e78bb0
+
+FUNCTION aiopgq.limit_queues(p_names text[], p_running integer[], p_rates integer[], p_bursts integer[], p_pers double precision[], p_unlimited text[])
+    -- Say what limits queues have; the last worker that starts is right.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 986851acb632714ac596330cab82206e
+
+FUNCTION aiopgq.limited_queues()
+    RETURNS text[] LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+    md5 88eb02ccd81c4436d2cafe2a837ae794
+
+FUNCTION aiopgq.lock_gates(p_kind text, p_keys text[])
+    -- Lock the gates of keys in their order, and make those that are missing.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 e5a2989b76daccf017f49a261e36de91
 
 FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
     -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
@@ -789,10 +975,25 @@ FUNCTION aiopgq.next_events(p_bounds bigint[], p_after bigint, p_limit integer, 
     SET jit=off
     md5 f14ffe7168257cb16afb134d43968a6e
 
+FUNCTION aiopgq.next_token(p_full_at timestamp with time zone, p_rate integer, p_burst integer, p_per double precision)
+    -- When an empty bucket holds a token again.
+    RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
+    RETURN (p_full_at - make_interval(secs => ((((p_burst - 1))::double precision * p_per) / (p_rate)::double precision)))
+
 FUNCTION aiopgq.number_event()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 93a6c2308613edcb27e3d0e9b24bd5db
+
+FUNCTION aiopgq.open_slots(p_queues text[], p_slots integer[])
+    -- How many of its slots each queue may fill now, by its limits and pauses.
+    RETURNS integer[] LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET plan_cache_mode=force_generic_plan
+    SET enable_seqscan=off
+    SET enable_hashjoin=off
+    SET enable_mergejoin=off
+    SET jit=off
+    md5 1273bf5e6bf76addd8d64b9cdb76bea8
 
 FUNCTION aiopgq.outbox_events(p_status text, p_aggregate_type text, p_aggregate_id text, p_limit integer)
     -- List events, oldest first; p_status: unpublished, waiting, retry, blocked, set aside, published, skipped, NULL any.
@@ -813,8 +1014,27 @@ FUNCTION aiopgq.outbox_lock()
     SET search_path=pg_catalog
     md5 081e0f47a4c1d7cf07478d73123478a8
 
-FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, OUT promoted integer, OUT reached timestamp with time zone, OUT next_in double precision)
-    -- Give up to p_limit due jobs a place in line. next_in: seconds until the next one is due, NULL if none waits.
+FUNCTION aiopgq.pause_queue(p_queue text)
+    -- No job of the queue is claimed from now on; false if it was paused already.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 b115ed59a0a4e35e78633fd1fa664e7c
+
+FUNCTION aiopgq.pause_task(p_task text)
+    -- No job of the task is claimed from now on; hold_paused_jobs takes those in line out of it.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 c9756ec3a718e8875ad4f0625e211903
+
+FUNCTION aiopgq.paused_names()
+    RETURNS text[] LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+    SET search_path=pg_catalog
+    md5 d8c56c5c783ff0b2c37fa93acb9b692c
+
+FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, p_tasks text[], OUT promoted integer, OUT reached timestamp with time zone, OUT next_in double precision)
+    -- Give up to p_limit due jobs a place in line, and let in those that have arrived outside. next_in: seconds until the next one is due, or a token is; NULL if none waits.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
@@ -823,7 +1043,7 @@ FUNCTION aiopgq.promote_jobs(p_from timestamp with time zone, p_limit integer, O
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 ab8d0a5a4f165b60305de38e488a2058
+    md5 78400582de541c77bbeeed491cad8b46
 
 FUNCTION aiopgq.prune_events(p_retention double precision, p_limit integer, p_unpublished boolean DEFAULT false)
     -- Delete up to p_limit events published longer ago than p_retention seconds; with p_unpublished those added so long ago that no relay publishes, because something reads them from the log of changes.
@@ -847,6 +1067,13 @@ FUNCTION aiopgq.prune_inbox(p_window double precision, p_after timestamp with ti
     SET enable_seqscan=off
     SET jit=off
     md5 16d29d887405ade04092fb0b7b662dea
+
+FUNCTION aiopgq.purge_dead_letters(p_ids uuid[])
+    -- Delete dead letters for good; those they stood before go on.
+    RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 ef5c7d0e7911d5ac9916ebe8fe632e5c
 
 FUNCTION aiopgq.raise_flag(p_flag regclass, p_until bigint)
     RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -902,13 +1129,13 @@ FUNCTION aiopgq.renew_grants()
     SET search_path=pg_catalog
     md5 f87f6e0d59a55db568425019d743d00c
 
-FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args jsonb, p_headers jsonb, p_priority smallint, p_run_at timestamp with time zone, p_max_delay double precision)
+FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args jsonb, p_headers jsonb, p_priority smallint, p_run_at timestamp with time zone, p_max_delay double precision, p_limit_key text, p_order_key text, p_order_blocks boolean)
     -- Give the pending job of a key other arguments and another moment, or (debounce) a later moment only; NULL if there is none, if it is claimed, or if somebody has locked it.
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 39e3129afe4a5f6f7d902157633bcc36
+    md5 b5822f58e38602dfba03d38bea683153
 
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     -- Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its unique key, so this one stays a dead letter.
@@ -919,7 +1146,12 @@ FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 12d886d9cdb7bd9c44ec2eada78df6f6
+    md5 2cc7bda295d88736f4759104a671fcbe
+
+FUNCTION aiopgq.replayed_as(p_order_key text, p_limit_key text)
+    -- How a replayed dead letter is held until it is let in.
+    RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (p_order_key IS NOT NULL) THEN 'order'::text WHEN (p_limit_key IS NOT NULL) THEN 'new limit'::text ELSE NULL::text END
 
 FUNCTION aiopgq.report_progress(p_id uuid, p_claim uuid, p_percent double precision, p_stage text DEFAULT NULL::text, OUT owned boolean, OUT cancel_requested boolean)
     -- Say how far a run is. owned = false: the job belongs to somebody else, so stop; cancel_requested: end by cancel_job.
@@ -937,7 +1169,7 @@ FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 7f8154eca3b8bad1db82641ba88e43bf
+    md5 f48981613a78f9a4285146edfc8cea21
 
 FUNCTION aiopgq.rescue_orphans(p_keep boolean)
     -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
@@ -950,6 +1182,20 @@ FUNCTION aiopgq.rescue_worker(p_worker uuid, p_beat bigint, p_keep boolean)
     -- Declare an incarnation dead if its beat still stands at p_beat, and take its jobs; NULL if it has beaten since.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 8cece37ccf50dc4d572d9341cbc353eb
+
+FUNCTION aiopgq.resume_queue(p_queue text)
+    -- End the pause of a queue and wake its workers; false if it was not paused.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 bf1b4191c01620225406c3bbcbf814c5
+
+FUNCTION aiopgq.resume_task(p_task text)
+    -- End the pause of a task; free_resumed_jobs puts its jobs back into the line. False if it was not paused.
+    RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 96a8c41c603ed8754106ff59f7c9be3a
 
 FUNCTION aiopgq.retire_worker(p_worker uuid)
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -987,7 +1233,7 @@ FUNCTION aiopgq.run_lock(p_id uuid, p_claim uuid)
 FUNCTION aiopgq.run_schedule(p_name text, p_id uuid, p_moment timestamp with time zone DEFAULT NULL::timestamp with time zone)
     -- Enqueue a job of a schedule for a moment, now by default; its fire times stay as they are. False: there is none.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 dcf8f5af449d7b2298049f1e8596c65e
+    md5 31bd31c482a02f215602a8777cb9393f
 
 FUNCTION aiopgq.see_beats(p_observer uuid)
     -- Take a reading of all beats for an observer; returns the workers it has itself seen silent for their whole lease.
@@ -995,10 +1241,10 @@ FUNCTION aiopgq.see_beats(p_observer uuid)
     SET search_path=pg_catalog
     md5 f4abce6092fd569476d09f764b964149
 
-FUNCTION aiopgq.set_schedule(p_name text, p_declared boolean, p_cron text, p_every double precision, p_timezone text, p_misfire text, p_misfire_window double precision, p_task text, p_args jsonb, p_queue text, p_priority smallint, p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision)
+FUNCTION aiopgq.set_schedule(p_name text, p_declared boolean, p_cron text, p_every double precision, p_timezone text, p_misfire text, p_misfire_window double precision, p_task text, p_args jsonb, p_queue text, p_priority smallint, p_max_attempts integer, p_timeout double precision, p_headers jsonb, p_orphaned_after double precision, p_limit_key text DEFAULT NULL::text, p_order_key text DEFAULT NULL::text, p_order_blocks boolean DEFAULT NULL::boolean)
     -- Make or change a schedule; a pause stays. Refused, and said, where code declares the name and p_declared is false, or the other way round.
     RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 b2500f621b3a8c6133ab35f47d314527
+    md5 6b9504b0acebd2b640f94d2dcde30def
 
 FUNCTION aiopgq.skip_events(p_event_ids uuid[])
     -- Give up events that are not published yet; what waits behind them goes on. They are kept like published ones.
@@ -1018,6 +1264,17 @@ FUNCTION aiopgq.snooze_job(p_id uuid, p_claim uuid, p_delay interval)
     RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
     md5 44db66060dd3dc536b998cd78b96e800
 
+FUNCTION aiopgq.spend(p_full_at timestamp with time zone, p_tokens integer, p_rate integer, p_per double precision)
+    -- When a bucket is full again, after so many tokens are taken.
+    RETURNS timestamp with time zone LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN (GREATEST(p_full_at, clock_timestamp()) + make_interval(secs => (((p_tokens)::double precision * p_per) / (p_rate)::double precision)))
+
+FUNCTION aiopgq.spend_tokens(p_worker uuid, p_claim uuid)
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    SET enable_seqscan=off
+    SET jit=off
+    md5 612f735149e94b01b9fdc510d59e226a
+
 FUNCTION aiopgq.still_claimed(p_id uuid, p_claim uuid, p_terminate boolean)
     -- Tell whether a run still owns its job, once the transaction that may have settled it has ended. p_terminate: end that transaction, because its client has lost the connection.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -1032,7 +1289,7 @@ FUNCTION aiopgq.take_back_jobs(p_worker uuid, p_keep boolean)
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 81019cfbe42ec3da2ead174dbab89c22
+    md5 6a4fc19dd8b2779d9bb5d85ef9ab0a22
 
 FUNCTION aiopgq.take_shards(p_relay uuid, p_limit integer)
     RETURNS SETOF integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -1045,15 +1302,25 @@ FUNCTION aiopgq.tell_waiters(p_ids uuid[])
     SET search_path=pg_catalog
     md5 96a4d00aa5a88a4cdce8c48d2bd824cb
 
+FUNCTION aiopgq.tokens(p_full_at timestamp with time zone, p_rate integer, p_burst integer, p_per double precision)
+    -- How many jobs may start now, of a bucket that is full again at p_full_at.
+    RETURNS integer LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN (floor(((((p_burst)::numeric + 0.000001))::double precision - ((GREATEST((0)::double precision, (EXTRACT(epoch FROM (GREATEST(p_full_at, clock_timestamp()) - clock_timestamp())))::double precision) * (p_rate)::double precision) / p_per))))::integer
+
 FUNCTION aiopgq.unserved_jobs(p_limit integer)
     -- Due jobs, among the first p_limit, that no live worker would claim.
     RETURNS TABLE(queue text, task text, jobs bigint, known boolean) LANGUAGE sql STABLE PARALLEL UNSAFE
-    md5 b1af491dde885a6013a76ee3751c382d
+    md5 54a5fc836147500169c65645763edf4d
 
 FUNCTION aiopgq.wake_after_insert()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 f7c0d995efa2a08ac88294ad019b7dad
+    md5 ea77cd58d3cc52fd45d8ded1df275a86
+
+FUNCTION aiopgq.wake_limited(p_queues text[])
+    -- Jobs have left queues with limits: others may start.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 5e50ccd78d6ad7c91502d7fc72131bad
 
 FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
     -- The one place that announces a pending job: notify if somebody sleeps beyond the moment it is due.

@@ -62,7 +62,7 @@ CALLS = {
         WORKER, uuid4(), 10, ["task1", "task2"], ["queue0", "queue1"], [10, 10], None, None, None,
     ],
     "reclaim": lambda _: [WORKER, CLAIM],
-    "promote": lambda _: [EARLIEST, 100],
+    "promote": lambda _: [EARLIEST, 100, ["task1"]],
     "complete": lambda ids: [ids, [CLAIM] * len(ids), [None] * len(ids), True],
     "complete, keep nothing": lambda ids: [ids, [CLAIM] * len(ids), [None] * len(ids), False],
     "bury": lambda ids: [ids, [CLAIM] * len(ids), ["r"] * len(ids), ["{}"] * len(ids)],
@@ -82,7 +82,8 @@ CALLS = {
     "retire_worker": lambda _: [WORKER],
     "enqueue_once": lambda _: ONE_JOB,
     "enqueue_unique": lambda _: [
-        [WORKER, CLAIM], *ONE_JOB[1:3], ["{}"] * 2, *ONE_JOB[4:8], [None] * 2, [None] * 2, ["k"] * 2, ["skip"] * 2,
+        [WORKER, CLAIM], *ONE_JOB[1:3], ["{}"] * 2, *ONE_JOB[4:8], [None] * 2, [None] * 2,
+        ["limit/1"] * 2, ["order/1"] * 2, [True] * 2, ["k"] * 2, ["skip"] * 2,
         [None] * 2, [None] * 2, True,
     ],
     "prune_holds": lambda _: [100],
@@ -95,6 +96,16 @@ CALLS = {
     "receive_message": lambda _: ["consumer1", "7", 10.0],
     "forget_message": lambda _: ["consumer1", "7"],
     "prune_inbox": lambda _: [86_400.0, EARLIEST, 100],
+    "enqueue_restrained": lambda _: [*ONE_JOB, ["limit/1"], ["order/1"], [True]],
+    "declare_limits": lambda _: [["limit"], [3], [None], [None], [None], ["other"]],
+    "limit_queues": lambda _: [["queue0"], [3], [None], [None], [None], ["queue1"]],
+    "let_in_stranded": lambda _: [],
+    "forget_gates": lambda _: [100],
+    "pause_queue": lambda _: ["queue0"],
+    "resume_queue": lambda _: ["queue0"],
+    "pause_task": lambda _: ["task0"],
+    "resume_task": lambda _: ["task0"],
+    "free_resumed": lambda _: [100],
 }  # fmt: skip
 
 

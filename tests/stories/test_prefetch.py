@@ -7,7 +7,7 @@ import pytest
 from invariants import Journal, in_order  # noqa: F401  # the fixture works by being there
 from support import eventually
 
-from aiopgq import App
+from aiopgq import App, Limit
 from aiopgq._store.jobs import Jobs
 
 # Slots of the worker, which jobs that stay occupy; before them quick ones, behind them those that wait.
@@ -172,18 +172,33 @@ async def test_what_waits_for_a_slow_job_is_left_to_an_idle_worker(dsn, crowd, j
     assert crowd.ran["behind"] == []
 
 
-@pytest.mark.parametrize("transactional", [True, False])
-async def test_nothing_is_claimed_ahead_where_a_task_is_transactional(crowd, limits, sql, transactional):
-    @crowd.jobs.task(name="writes", transactional=transactional)
-    async def writes() -> None:
+@pytest.mark.parametrize(
+    ("options", "queue_limit", "ahead"),
+    [
+        ({}, None, True),
+        ({"transactional": True}, None, False),
+        ({"limit": Limit(running=1)}, None, False),
+        ({"ordered_by": "key"}, None, False),
+        ({}, Limit(running=100), False),
+    ],
+    ids=["plain", "transactional", "limited", "ordered", "queue limited"],
+)
+async def test_nothing_is_claimed_ahead_where_a_job_may_keep_others_waiting(
+    crowd, limits, sql, options, queue_limit, ahead
+):
+    @crowd.jobs.task(name="writes", **options)
+    async def writes(key: int = 0) -> None:
         pass
+
+    if queue_limit is not None:
+        crowd.jobs.limit_queue("default", queue_limit)
 
     async with crowd.jobs:
         await crowd.line_up()
         crowd.may_end.set()
         await crowd.begin(burst=True).run()
 
-    assert (max(limits) == SLOTS) == transactional
+    assert (max(limits) > SLOTS) == ahead
     assert await statuses(sql, "behind") == {("completed", 1): BEHIND}
 
 

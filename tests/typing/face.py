@@ -30,6 +30,7 @@ from aiopgq import (
     JobEvent,
     JobHandle,
     JobInfo,
+    Limit,
     MaxPending,
     Priority,
     Progress,
@@ -406,3 +407,38 @@ jobs.on("done")  # type: ignore[arg-type]
 
 @jobs.on("failed")  # type: ignore[type-var]
 def deaf() -> None: ...
+
+
+# Limits, order and pauses.
+
+
+@jobs.task(
+    limit=Limit(key="account_id", running=2, rate=10, per=timedelta(minutes=1)),
+    ordered_by=lambda account_id: account_id,
+    on_dead="block",
+)
+async def limited(account_id: int) -> str:
+    return str(account_id)
+
+
+@mail.task(limit=Limit(rate=1, per=0.5, burst=1, name="partner"))
+def limited_thread(number: int) -> None: ...
+
+
+assert_type(limited.call(1), Call[str])
+assert_type(limited_thread.call(1), Call[None])
+assert_type(limited.options(limit="other").call(1), Call[str])
+assert_type(limited.options(limit=UUID(int=1)).call(1), Call[str])
+limited.options(limit=1.5)  # type: ignore[arg-type]
+Limit(key=3, running=1)  # type: ignore[arg-type]
+Limit(running="2")  # type: ignore[arg-type]
+jobs.task(on_dead="wait")  # type: ignore[call-overload]
+jobs.limit_queue("mail", Limit(running=2))
+jobs.limit_queue("mail", 2)  # type: ignore[arg-type]
+
+
+async def pauses() -> None:
+    assert_type(await jobs.pause(queue="mail"), bool)
+    assert_type(await jobs.resume(task="mail.send"), bool)
+    assert_type([one.paused_at for one in await jobs.inspector.queues()], list[datetime | None])
+    await jobs.pause("mail")  # type: ignore[call-arg]

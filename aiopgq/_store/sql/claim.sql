@@ -10,7 +10,7 @@
 --   $8  smallint[]   priority of each lane
 --   $9  bigint[]     lowest place of each lane to look at
 --
--- Locks:   the chosen rows, FOR UPDATE SKIP LOCKED; never waits
+-- Locks:   the rows of queues with a limit or a pause, in order; the chosen rows, FOR UPDATE SKIP LOCKED
 -- Index:   jobs_line
 -- Returns: id, queue, task, priority, place, args, headers, attempts, max_attempts, timeout, created_at, run_at; in no order
 SELECT c.id, c.queue, c.task, c.priority, c.place, c.args, c.headers,

@@ -2,10 +2,7 @@
 --
 --   $1  uuid[]  ids
 --
--- Locks:   the rows, in the order of id
+-- Locks:   the rows, in the order of id; then the gates of those that stopped others
 -- Index:   dead_letters_key
 -- Returns: id
-WITH chosen AS (
-    SELECT d.id FROM aiopgq.dead_letters d WHERE d.id = ANY ($1) ORDER BY d.id FOR UPDATE
-)
-DELETE FROM aiopgq.dead_letters d USING chosen c WHERE d.id = c.id RETURNING d.id
+SELECT p.id FROM aiopgq.purge_dead_letters($1) AS p (id)

@@ -1,0 +1,13 @@
+-- declare_limits: say what limits the tasks of a worker have
+--
+--   $1  text[]     names
+--   $2  integer[]  how many jobs run at once, or NULL
+--   $3  integer[]  how many start in a period, or NULL
+--   $4  integer[]  how many tokens a bucket holds, or NULL
+--   $5  float8[]   seconds of a period, or NULL
+--   $6  text[]     names that have no limit any more
+--
+-- Locks:   the limits; then the gates of those that changed, in order
+-- Index:   limits_key
+-- Returns: entered; jobs let in by a wider limit
+SELECT aiopgq.declare_limits($1, $2, $3, $4, $5, $6) AS entered

@@ -1,0 +1,13 @@
+-- limit_queues: say what limits queues have
+--
+--   $1  text[]     names
+--   $2  integer[]  how many jobs run at once, or NULL
+--   $3  integer[]  how many start in a period, or NULL
+--   $4  integer[]  how many tokens a bucket holds, or NULL
+--   $5  float8[]   seconds of a period, or NULL
+--   $6  text[]     names that have no limit any more
+--
+-- Locks:   the rows of the queues
+-- Index:   queues_key
+-- Returns: limit_queues; nothing
+SELECT aiopgq.limit_queues($1, $2, $3, $4, $5, $6)
