@@ -135,14 +135,14 @@ BEGIN
         held = CASE
             WHEN p_order_key IS DISTINCT FROM job.order_key AND p_order_key IS NOT NULL THEN 'new order'
             WHEN job.held = 'unknown task' THEN job.held
-            WHEN p_order_key = job.order_key AND job.held IN ('order', 'new order') THEN job.held
+            -- Whoever lets jobs in passes by one that is locked, as this one is now; so it is looked at again.
+            WHEN p_order_key = job.order_key AND job.held IN ('order', 'new order') THEN 'new order'
             -- Nobody looks at the moment of those who wait for a limit or the end of a pause.
             WHEN due > now_ THEN NULL
             WHEN job.held = 'paused' THEN job.held
             WHEN p_limit_key IS NULL THEN NULL
             -- Inside it keeps its room, as long as it takes it from the same limit.
             WHEN p_limit_key = job.limit_key AND job.held IS NULL AND job.place IS NOT NULL THEN NULL
-            WHEN p_limit_key = job.limit_key AND job.held = 'limit' THEN 'limit'
             ELSE 'new limit'
         END,
         -- In line it keeps its place as long as it is ready; a held one gets a place when it is freed.
@@ -161,8 +161,7 @@ BEGIN
             AND (became.held IS NOT NULL OR became.place IS NULL) THEN
         PERFORM aiopgq.knock('limit', job.limit_key);
     END IF;
-    IF job.order_key IS NOT NULL AND coalesce(job.held, '') NOT IN ('order', 'new order')
-            AND p_order_key IS DISTINCT FROM job.order_key THEN
+    IF job.order_key IS NOT NULL AND p_order_key IS DISTINCT FROM job.order_key THEN
         PERFORM aiopgq.knock('order', job.order_key);
     END IF;
 

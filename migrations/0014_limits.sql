@@ -167,7 +167,7 @@ AS $$
 DECLARE
     one text;
     first record;
-    locked boolean;
+    chosen record;
     due boolean;
     entered integer := 0;
 BEGIN
@@ -177,7 +177,7 @@ BEGIN
             SELECT 1 FROM aiopgq.jobs j
             WHERE j.order_key = one AND j.order_key IS NOT NULL
               AND (j.held IS NULL OR j.held NOT IN ('order', 'new order')));
-        SELECT j.id, j.order_no, j.run_at, j.queue, j.limit_key INTO first FROM aiopgq.jobs j
+        SELECT j.id, j.order_no INTO first FROM aiopgq.jobs j
         -- Also of those nobody has looked at: a batch of them is taken in no order.
         WHERE j.held IN ('order', 'new order') AND j.order_key = one
         ORDER BY j.order_no LIMIT 1;
@@ -185,16 +185,19 @@ BEGIN
         CONTINUE WHEN EXISTS (
             SELECT 1 FROM aiopgq.dead_letters d
             WHERE d.order_blocks AND d.order_key = one AND d.order_no < first.order_no);
-        -- Whoever cancels it lets the next one in.
-        PERFORM 1 FROM aiopgq.jobs j WHERE j.id = first.id AND j.held IN ('order', 'new order') FOR UPDATE SKIP LOCKED;
+        -- What counts is what it is once it is locked: a replacement may have put it under a limit or another order, or
+        -- postponed it. Whoever cancels it lets the next one in.
+        SELECT j.id, j.run_at, j.queue, j.limit_key INTO chosen FROM aiopgq.jobs j
+        WHERE j.id = first.id AND j.held IN ('order', 'new order') AND j.order_key = one
+        FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        due := first.run_at <= clock_timestamp();
+        due := chosen.run_at <= clock_timestamp();
         UPDATE aiopgq.jobs j
-        SET held = CASE WHEN due AND first.limit_key IS NOT NULL THEN 'new limit' END,
+        SET held = CASE WHEN due AND chosen.limit_key IS NOT NULL THEN 'new limit' END,
             place = CASE WHEN due THEN nextval('aiopgq.places') END
-        WHERE j.id = first.id;
+        WHERE j.id = chosen.id;
         entered := entered + 1;
-        PERFORM aiopgq.wake_queue(first.queue, first.run_at);
+        PERFORM aiopgq.wake_queue(chosen.queue, chosen.run_at);
     END LOOP;
 
     RETURN entered;
@@ -338,7 +341,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION aiopgq.knock IS
-    'A producer has taken a job away from those that are inside: the next worker looks whether another may go in.';
+    'A producer has taken a job away from those that are inside, or first in their order: the next worker looks whether '
+    'another may go in.';
 
 CREATE FUNCTION aiopgq.admit_jobs(p_tasks text[], p_limit integer, OUT moved integer, OUT next_in double precision)
 LANGUAGE plpgsql

@@ -847,7 +847,7 @@ FUNCTION aiopgq.key_writer(p_task text, p_key text)
     md5 d88358ad14f7c3ac04fb3eeb44710a3d
 
 FUNCTION aiopgq.knock(p_kind text, p_key text)
-    -- A producer has taken a job away from those that are inside: the next worker looks whether another may go in.
+    -- A producer has taken a job away from those that are inside, or first in their order: the next worker looks whether another may go in.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
@@ -895,7 +895,7 @@ FUNCTION aiopgq.let_in_by_order(p_keys text[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 53ce941238c498191e9a70f5c9cf4a00
+    md5 07ae2332bf5727367d627269fe138c0a
 
 FUNCTION aiopgq.let_in_stranded()
     -- The net below: let in jobs outside whose key has room, as a process that died between two statements leaves them.
@@ -1135,7 +1135,7 @@ FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args 
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 b5822f58e38602dfba03d38bea683153
+    md5 c837fe90279273c3c9f49e322a01e65f
 
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     -- Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its unique key, so this one stays a dead letter.

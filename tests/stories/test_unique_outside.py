@@ -1,6 +1,7 @@
 """Unique jobs that a limit or an order keeps outside: each rule holds as if it were alone."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 
@@ -11,6 +12,9 @@ from support import eventually
 
 from aiopgq import App, Limit, Unique
 from aiopgq._flow import gates
+from aiopgq._store.connection import ConnectSettings, Line
+from aiopgq._store.limits import Limits
+from aiopgq._words.limit import Rule
 
 # Polling shall not be what helps.
 NEVER = 300
@@ -108,7 +112,7 @@ async def test_a_replaced_job_goes_on_waiting_for_its_limit(jobs, sql):
         await stand(sql, {1: "runs", 2: "limit"})
         replaced = await limited.enqueue(2, "a", "new")
         assert (replaced.id, replaced.existing) == (waiting.id, True)
-        assert await standing(sql) == {1: "runs", 2: "limit"}
+        await stand(sql, {1: "runs", 2: "limit"})
         jobs.may_end.release()
         jobs.may_end.release()
         await replaced.result(timeout=20)
@@ -201,7 +205,7 @@ async def test_a_replaced_job_keeps_its_turn(jobs, sql):
         # Neither what is new nor a higher priority brings it before others.
         assert (await ordered.options(priority=200).enqueue(3, "a", "new")).existing
         assert (await ordered.enqueue(2, "a", "new")).existing
-        assert await standing(sql) == {1: "runs", 2: "order", 3: "order"}
+        await stand(sql, {1: "runs", 2: "order", 3: "order"})
         for _ in range(3):
             jobs.may_end.release()
         await stand(sql, {})
@@ -279,3 +283,112 @@ async def test_a_rolled_back_replacement_leaves_the_job_where_it_was(jobs, dsn, 
         await stand(sql, {})
 
     assert jobs.began == [(1, ""), (2, "old")]
+
+
+# races, over the real statements
+
+PROMOTE = "SELECT * FROM aiopgq.promote_jobs('1900-01-01', 100, ARRAY['t'])"
+ENQUEUE = """
+    SELECT aiopgq.enqueue('t', p_args => jsonb_build_object('user', $1::text), p_unique_key => $1,
+        p_limit_key => $2, p_order_key => $3)"""
+REPLACE = """
+    SELECT aiopgq.replace_job('t', $1, false, jsonb_build_object('user', $1::text), NULL, 100::smallint,
+        clock_timestamp() + make_interval(secs => $4), NULL, $2, $3, false)"""
+CANCEL = "SELECT aiopgq.cancel_job(id) FROM aiopgq.jobs WHERE unique_key = $1"
+BLOCKED = "SELECT count(*) = 1 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+TURNS = "SELECT unique_key FROM aiopgq.jobs WHERE order_key = $1 AND coalesce(held, '') NOT LIKE '%order'"
+
+
+@pytest.fixture
+async def connected(dsn):
+    """A function that connects; one limit is declared, one job of each key."""
+    line = Line(ConnectSettings(dsn, "aiopgq"), "test")
+    await Limits(line).declare({"limit": Rule(1, None, None, None)}, [])
+    await line.close()
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect():
+            connection = await asyncpg.connect(dsn)
+            stack.push_async_callback(connection.close)
+            return connection
+
+        yield connect
+
+
+async def replaced_between_look_and_lock(sql, connect, first, *replacement):
+    """Cancel the first of an order; the next one is replaced after it was found, before it is let in."""
+    # Between the two a look at the dead letters is taken.
+    stopper, canceller = await connect(), await connect()
+    async with stopper.transaction():
+        await stopper.execute("LOCK TABLE aiopgq.dead_letters IN ACCESS EXCLUSIVE MODE")
+        cancelled = asyncio.ensure_future(canceller.fetchval(CANCEL, first))
+        await eventually(lambda: sql.fetchval(BLOCKED, stopper.get_server_pid()), what="the one in between stands")
+        assert await sql.fetchval(REPLACE, *replacement) is not None
+    assert await cancelled == "cancelled"
+
+
+async def test_a_job_that_gets_a_limit_at_the_moment_of_its_turn_waits_for_the_limit(sql, connected):
+    await sql.execute(ENQUEUE, "first", None, "order/1")
+    await sql.execute(ENQUEUE, "next", None, "order/1")
+    await sql.execute(ENQUEUE, "other", "limit/1", None)
+    await sql.fetch(PROMOTE)
+    assert await standing(sql) == {"first": "in line", "next": "order", "other": "in line"}
+
+    await replaced_between_look_and_lock(sql, connected, "first", "next", "limit/1", "order/1", 0)
+
+    await sql.fetch(PROMOTE)
+    assert await standing(sql) == {"next": "limit", "other": "in line"}
+
+
+async def test_a_job_that_is_postponed_at_the_moment_of_its_turn_does_not_run_before_its_moment(sql, connected):
+    await sql.execute(ENQUEUE, "first", None, "order/1")
+    await sql.execute(ENQUEUE, "next", None, "order/1")
+    await sql.fetch(PROMOTE)
+
+    await replaced_between_look_and_lock(sql, connected, "first", "next", None, "order/1", 3600)
+
+    await sql.fetch(PROMOTE)
+    assert await standing(sql) == {"next": "waits"}
+
+
+async def test_a_job_that_changes_its_order_at_the_moment_of_its_turn_takes_it_from_nobody(sql, connected):
+    for user, order in (("first", "order/1"), ("next", "order/1"), ("third", "order/1"), ("other", "order/2")):
+        await sql.execute(ENQUEUE, user, None, order)
+    await sql.fetch(PROMOTE)
+
+    await replaced_between_look_and_lock(sql, connected, "first", "next", None, "order/2", 0)
+
+    await sql.fetch(PROMOTE)
+    assert [row[0] for row in await sql.fetch(TURNS, "order/1")] == ["third"]
+    assert [row[0] for row in await sql.fetch(TURNS, "order/2")] == ["other"]
+
+
+@pytest.mark.parametrize("keys", [("limit/1", None), (None, "order/1"), ("limit/1", "order/1")])
+async def test_a_job_that_was_passed_by_because_it_was_being_replaced_is_looked_at_again(sql, connected, keys):
+    await sql.execute(ENQUEUE, "first", *keys)
+    await sql.execute(ENQUEUE, "next", *keys)
+    await sql.fetch(PROMOTE)
+    producer = await connected()
+
+    async with producer.transaction():
+        assert await producer.fetchval(REPLACE, "next", *keys, 0) is not None
+        assert await sql.fetchval(CANCEL, "first") == "cancelled"
+
+    await sql.fetch(PROMOTE)
+    await sql.fetch(PROMOTE)
+    assert await standing(sql) == {"next": "in line"}
+
+
+async def test_a_replaced_job_keeps_its_number_in_its_order(sql, connected):
+    for user in ("first", "next", "third"):
+        await sql.execute(ENQUEUE, user, None, "order/1")
+    numbers = "SELECT unique_key, order_no FROM aiopgq.jobs ORDER BY order_no"
+    before = await sql.fetch(numbers)
+    for delay in (0, 3600, 0):
+        # Before anybody has looked, in its turn and waiting for it, ready and postponed.
+        for user in ("third", "first", "next"):
+            assert await sql.fetchval(REPLACE, user, "limit/1", "order/1", delay) is not None
+            assert await sql.fetch(numbers) == before
+        await sql.fetch(PROMOTE)
+
+    assert await sql.fetch(numbers) == before
