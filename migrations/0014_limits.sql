@@ -137,19 +137,31 @@ DECLARE
     wanted text[] := ARRAY(SELECT DISTINCT p_kind || k.key FROM unnest(p_keys) AS k (key) WHERE k.key IS NOT NULL);
     locked integer;
 BEGIN
-    INSERT INTO aiopgq.gates (key)
-    SELECT w.key FROM unnest(wanted) AS w (key)
-    WHERE NOT EXISTS (SELECT 1 FROM aiopgq.gates g WHERE g.key = w.key)
-    ORDER BY w.key
-    ON CONFLICT (key) DO NOTHING;
-    PERFORM 1 FROM (SELECT w.key FROM unnest(wanted) AS w (key) ORDER BY w.key) AS w
-    JOIN aiopgq.gates g ON g.key = w.key
-    FOR UPDATE OF g;
-    GET DIAGNOSTICS locked = ROW_COUNT;
-    IF locked < cardinality(wanted) THEN
-        -- Upkeep took one away that nobody had used for long; the statement is repeated whole.
-        RAISE serialization_failure USING MESSAGE = 'a gate was taken away while it was to be locked';
+    IF p_kind = 'limit ' THEN
+        -- Whoever declares a limit waits for those who let jobs in by the old one, also behind gates he cannot see yet.
+        PERFORM pg_advisory_xact_lock_shared('aiopgq.limits'::regclass::oid::bigint);
     END IF;
+    -- Upkeep may take one away, that nobody has used for long, while we wait for it; then it is made again.
+    FOR attempt IN 1 .. 3 LOOP
+        INSERT INTO aiopgq.gates (key)
+        SELECT w.key FROM unnest(wanted) AS w (key)
+        WHERE NOT EXISTS (SELECT 1 FROM aiopgq.gates g WHERE g.key = w.key)
+        ORDER BY w.key
+        ON CONFLICT (key) DO NOTHING;
+        PERFORM 1 FROM (SELECT w.key FROM unnest(wanted) AS w (key) ORDER BY w.key) AS w
+        JOIN aiopgq.gates g ON g.key = w.key
+        FOR UPDATE OF g;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        IF locked = cardinality(wanted) THEN
+            IF current_setting('transaction_isolation') <> 'read committed' THEN
+                -- Whoever waits for us has a snapshot in which those we let in are outside: he shall begin again.
+                UPDATE aiopgq.gates SET lowest = lowest WHERE key = ANY (wanted);
+            END IF;
+            RETURN;
+        END IF;
+    END LOOP;
+    -- In a snapshot that is older than that it does not help; the statement is repeated whole.
+    RAISE serialization_failure USING MESSAGE = 'a gate was taken away while it was to be locked';
 END
 $$;
 COMMENT ON FUNCTION aiopgq.lock_gates IS 'Lock the gates of keys in their order, and make those that are missing.';
@@ -361,6 +373,10 @@ DECLARE
     new_limit text := 'new limit';
 BEGIN
     moved := 0;
+    IF pg_sequence_last_value('aiopgq.restraints'::regclass) > 0 THEN
+        -- Those of paused tasks stay where they have arrived: in line they would take room from others.
+        p_tasks := ARRAY(SELECT t.name FROM unnest(p_tasks) AS t (name) WHERE t.name <> ALL (aiopgq.paused_names()));
+    END IF;
     WITH arrived AS (
         UPDATE aiopgq.jobs u SET held = 'order'
         WHERE u.ctid = ANY (ARRAY(
@@ -511,6 +527,8 @@ BEGIN
     IF changed IS NULL THEN
         RETURN 0;
     END IF;
+    -- From here on nobody lets jobs in by what was declared before.
+    PERFORM pg_advisory_xact_lock('aiopgq.limits'::regclass::oid::bigint);
 
     RETURN aiopgq.let_in_by_limit(ARRAY(
         SELECT substr(g.key, 7) FROM aiopgq.gates g
@@ -573,6 +591,10 @@ BEGIN
         FOR UPDATE OF q
     LOOP
         at := array_position(p_queues, one.name);
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            -- As with gates: in the snapshot of whoever waits for us the count is that of before.
+            UPDATE aiopgq.queues SET running = running WHERE name = one.name;
+        END IF;
         IF one.paused_at IS NOT NULL THEN
             slots[at] := 0;
         END IF;
@@ -697,25 +719,36 @@ CREATE FUNCTION aiopgq.hold_paused_jobs(p_limit integer) RETURNS integer
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    moved integer;
+    paused text[] := ARRAY(SELECT t.name FROM aiopgq.paused_tasks t);
+    in_line integer;
+    outside integer;
 BEGIN
-    IF NOT EXISTS (SELECT FROM aiopgq.paused_tasks) THEN
+    IF paused = '{}' THEN
         RETURN 0;
     END IF;
     UPDATE aiopgq.jobs u SET held = 'paused'
     WHERE u.ctid = ANY (ARRAY(
         SELECT j.ctid FROM aiopgq.jobs j
-        WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NOT NULL
-          AND j.task IN (SELECT t.name FROM aiopgq.paused_tasks t)
+        WHERE j.status = 'pending' AND j.held IS NULL AND j.place IS NOT NULL AND j.task = ANY (paused)
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
     ));
-    GET DIAGNOSTICS moved = ROW_COUNT;
+    GET DIAGNOSTICS in_line = ROW_COUNT;
+    UPDATE aiopgq.jobs u SET held = 'paused'
+    WHERE u.ctid = ANY (ARRAY(
+        SELECT j.ctid FROM aiopgq.jobs j
+        WHERE j.held IN ('limit', 'new limit') AND j.task = ANY (paused)
+        LIMIT p_limit - in_line
+        FOR UPDATE SKIP LOCKED
+    ));
+    GET DIAGNOSTICS outside = ROW_COUNT;
 
-    RETURN moved;
+    RETURN in_line + outside;
 END
 $$;
-COMMENT ON FUNCTION aiopgq.hold_paused_jobs IS 'Take jobs of paused tasks out of the line, so that no claim reads them.';
+COMMENT ON FUNCTION aiopgq.hold_paused_jobs IS
+    'Take jobs of paused tasks out of the line, so that no claim reads them, and away from their limits, so that they '
+    'take no room from others.';
 
 CREATE FUNCTION aiopgq.free_resumed_jobs(p_limit integer) RETURNS integer
 LANGUAGE plpgsql

@@ -39,7 +39,8 @@ SOON = """
     SELECT count(*) FROM aiopgq.jobs WHERE id = ANY ($1)
       AND run_at < clock_timestamp() + 1.2 * power(4, attempts - 1) * interval '1 second' AND place IS NULL"""
 LATER = "UPDATE aiopgq.jobs SET run_at = run_at + interval '1 hour' WHERE id = ANY ($1)"
-NOTHING = "TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers, aiopgq.unique_holds"
+NOTHING = """
+    TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers, aiopgq.unique_holds, aiopgq.paused_tasks"""
 PERIOD_ENDS = "UPDATE aiopgq.unique_holds SET until = clock_timestamp() WHERE unique_key = $1 AND task = $2"
 LIMIT, AT_ONCE = "limit", 2
 OUTSIDE = "SELECT id, held, place IS NOT NULL AS in_line FROM aiopgq.jobs WHERE id = ANY ($1) AND status = 'pending'"
@@ -150,6 +151,8 @@ class World:
     # The completed jobs that hold a key of a task.
     holds: dict[tuple[str, str], UUID] = field(default_factory=dict)
     numbers: itertools.count = field(default_factory=itertools.count)
+    # The same dice tell the same story: the places of jobs may go by their ids.
+    ids: itertools.count = field(default_factory=lambda: itertools.count(1))
     # The order key and the number of each job that has one, as last seen.
     orders: dict[UUID, tuple[str, int]] = field(default_factory=dict)
 
@@ -216,7 +219,7 @@ class World:
     def new_job(self, job_id=None):
         task = self.dice.choices(TASKS, [4, 1])[0]
         return NewJob(
-            id=job_id or uuid7(),
+            id=job_id or UUID(int=next(self.ids)),
             queue=self.dice.choice(QUEUES),
             task=task,
             limit_key=self.dice.choice([None, None, "limit/1", "limit/2"]) if task == "known" else None,
@@ -306,7 +309,7 @@ class World:
             job.status, job.claim_id, job.worker_id = "claimed", claim_id, worker
             job.attempts += 1
             assert one.attempts == job.attempts
-        self.claims += taken
+        self.claims += sorted(taken, key=lambda one: one.place)
         self.claimers[claim_id] = worker
         self.tell(f"claimed {len(taken)}")
 
@@ -481,12 +484,13 @@ class World:
         """Pause a task; its jobs leave the line until the pause ends, and nobody claims one meanwhile."""
         limits = Limits(self.jobs.line)
         await self.look_outside()
-        ready = [job for job in self.model.values() if self.is_ready(job, ["known"])]
+        known = [job for job in self.model.values() if job.task == "known" and job.status == "pending"]
+        ready = [job for job in known if (job.in_line and job.held is None) or job.held in ("limit", "new limit")]
         assert await limits.pause_task("known")
         assert await limits.hold_paused(1000) == len(ready)
         assert await limits.free_resumed(1000) == 0
-        # The next of their keys go in.
-        await limits.let_in_stranded()
+        # None of them stands where it could be let in.
+        assert await limits.let_in_stranded() == 0
         assert await self.jobs.claim(self.some_worker(), uuid4(), 9, ["known"], dict.fromkeys(QUEUES, 9), None) == []
         assert await limits.resume_task("known")
         assert await limits.free_resumed(1000) == len(ready)

@@ -504,7 +504,7 @@ FUNCTION aiopgq.admit_jobs(p_tasks text[], p_limit integer, OUT moved integer, O
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 53df58e4ef7aa901652b3b43d20cae7d
+    md5 cb93718b6b00bf728ea09f092c24e759
 
 FUNCTION aiopgq.append_error(p_errors jsonb, p_entry jsonb)
     RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -627,7 +627,7 @@ FUNCTION aiopgq.count_ready(p_queue text, p_limit integer)
 FUNCTION aiopgq.declare_limits(p_names text[], p_running integer[], p_rates integer[], p_bursts integer[], p_pers double precision[], p_unlimited text[])
     -- Say what limits the tasks of a worker have; the last one that starts is right, and it applies to all keys at once.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 f4d308eb21c56d2ff319aa494832d6f8
+    md5 7861bce18a405d8cb325c359239f66a8
 
 FUNCTION aiopgq.drain_workers(p_ids uuid[])
     -- Ask workers to claim no more, finish what runs, and end: at once through NOTIFY, else with their next beat.
@@ -822,9 +822,9 @@ FUNCTION aiopgq.hold_events(p_relay uuid, p_ids bigint[], p_errors text[], p_del
     md5 2302a46e1e2ed9fe82798a47aca8e093
 
 FUNCTION aiopgq.hold_paused_jobs(p_limit integer)
-    -- Take jobs of paused tasks out of the line, so that no claim reads them.
+    -- Take jobs of paused tasks out of the line, so that no claim reads them, and away from their limits, so that they take no room from others.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 d05265734df169415bc0394a300b6803
+    md5 023fa5ed7c9bca98f1a4dc1a8ad7009b
 
 FUNCTION aiopgq.hold_unknown_jobs(p_tasks text[], p_limit integer)
     -- Take jobs of tasks that no live worker knows out of the line.
@@ -928,7 +928,7 @@ FUNCTION aiopgq.lock_gates(p_kind text, p_keys text[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 e5a2989b76daccf017f49a261e36de91
+    md5 43dc34c38514a5fa993678bf99c40027
 
 FUNCTION aiopgq.look_at_schedules(p_declared text[], p_passed_over text[], p_orphaned_after double precision, OUT due integer, OUT next_in double precision)
     -- How many schedules are due, and seconds until the next is; says that a live worker declares those named.
@@ -993,7 +993,7 @@ FUNCTION aiopgq.open_slots(p_queues text[], p_slots integer[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 1273bf5e6bf76addd8d64b9cdb76bea8
+    md5 ef3263f8e5ac46d35fa22d9a9d2f220b
 
 FUNCTION aiopgq.outbox_events(p_status text, p_aggregate_type text, p_aggregate_id text, p_limit integer)
     -- List events, oldest first; p_status: unpublished, waiting, retry, blocked, set aside, published, skipped, NULL any.

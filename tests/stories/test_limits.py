@@ -1,6 +1,7 @@
 """Limits: never one over, nobody starves, no slot is lost, and jobs over the limit are in nobody's way."""
 
 import asyncio
+import dataclasses
 import itertools
 import sys
 from collections import Counter, defaultdict
@@ -630,6 +631,25 @@ async def test_two_who_look_at_arrivals_at_once_do_so_one_after_the_other(line, 
     assert await standing(sql) == {"pending": 1, "limit": 1}
 
 
+async def test_a_limit_that_is_lowered_while_jobs_are_let_in_by_the_old_one_holds_for_them_too(line, sql, dsn):
+    limits = Limits(line)
+    await limits.declare({"t": Rule(3, None, None, None)}, [])
+    await Jobs(line).enqueue([limited(1) for _ in range(4)])
+    other = await asyncpg.connect(dsn)
+    try:
+        async with other.transaction():
+            # Behind a gate that is new, so that nobody else sees it.
+            await other.execute("SELECT * FROM aiopgq.promote_jobs('2000-01-01', 100, ARRAY['t'])")
+            lowered = asyncio.ensure_future(limits.declare({"t": Rule(1, None, None, None)}, []))
+            blocked = "SELECT count(*) = 1 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+            await eventually(lambda: sql.fetchval(blocked, other.get_server_pid()), what="the new limit waits")
+        await lowered
+    finally:
+        await other.close()
+
+    assert await standing(sql) == {"pending": 1, "limit": 3}
+
+
 async def test_the_jobs_of_a_schedule_obey_limit_and_order(jobs, sql):
     @jobs.task(name="t", limit=Limit(key="account", running=1), ordered_by="account", on_dead="block")
     async def task(account: int) -> None: ...
@@ -654,6 +674,46 @@ async def test_unused_gates_are_forgotten_and_used_ones_are_not(line, sql):
     assert await limits.forget_gates(100) == 1
 
     assert await sql.fetchval("SELECT array_agg(key) FROM aiopgq.gates") == ["limit t/2"]
+
+
+async def test_a_gate_that_is_forgotten_at_the_moment_it_is_needed_is_made_again(line, sql, dsn):
+    jobs = Jobs(line)
+    await Limits(line).declare({"t": Rule(1, None, None, None)}, [])
+    new = limited(1)
+    await jobs.enqueue([new])
+    await sql.execute("INSERT INTO aiopgq.gates (key) VALUES ('limit t/1')")
+    upkeep = await asyncpg.connect(dsn)
+    try:
+        async with upkeep.transaction():
+            assert await upkeep.fetchval("SELECT aiopgq.forget_gates(100)") == 1
+            # From SQL, where nobody repeats the statement.
+            cancelled = asyncio.ensure_future(sql.fetchval("SELECT aiopgq.cancel_job($1)", new.id))
+            blocked = "SELECT count(*) = 1 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+            pid = upkeep.get_server_pid()
+            await eventually(lambda: upkeep.fetchval(blocked, pid), what="the gate is waited for")
+        assert await cancelled == "cancelled"
+    finally:
+        await upkeep.close()
+
+
+async def test_the_limit_of_a_queue_holds_whatever_isolation_the_database_prefers(line, sql, dsn):
+    name = await sql.fetchval("SELECT quote_ident(current_database())")
+    await sql.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    await Limits(line).limit_queues({"q": Rule(1, None, None, None)}, [])
+    # Of two tasks, so that the two claims meet at no job.
+    await Jobs(line).enqueue([dataclasses.replace(limited(1), limit_key=None, task=task) for task in ("t", "u")])
+    worker = await registered(line)
+    other = await asyncpg.connect(dsn)
+    try:
+        async with other.transaction():
+            claim = "SELECT * FROM aiopgq.claim_lanes($1, $2, 1, '{t}', '{q}', '{1}', NULL, NULL, NULL)"
+            assert len(await other.fetch(claim, worker, uuid4())) == 1
+            second = asyncio.ensure_future(Jobs(line).claim(worker, uuid4(), 1, ["u"], {"q": 1}, None))
+            blocked = "SELECT count(*) = 1 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+            await eventually(lambda: sql.fetchval(blocked, other.get_server_pid()), what="the second waits")
+        assert await second == []
+    finally:
+        await other.close()
 
 
 async def test_many_who_settle_and_arrive_at_once_never_let_one_in_too_many(dsn, sql):

@@ -171,6 +171,35 @@ async def test_a_delayed_job_and_a_limited_one_wait_for_the_end_of_a_pause_too(j
         await at_once.result(timeout=10)
 
 
+async def test_a_paused_task_leaves_the_limit_that_it_shares_to_others(jobs, sql):
+    begun = []
+
+    @jobs.task(name="stops", limit=Limit(name="partner", running=1))
+    async def stops(n: int) -> None:
+        begun.append("stops")
+
+    @jobs.task(name="goes", limit=Limit(name="partner", running=1))
+    async def goes() -> None:
+        begun.append("goes")
+
+    async with jobs:
+        await jobs.enqueue_many([stops.call(n) for n in range(3)])
+        # One of them is in line, the others have been looked at.
+        await sql.execute(
+            "SELECT aiopgq.declare_limits(ARRAY['partner'], ARRAY[1], ARRAY[NULL::int], ARRAY[NULL::int],"
+            " ARRAY[NULL::float], '{}'), aiopgq.promote_jobs('1900-01-01', 100, ARRAY['stops'])"
+        )
+        await jobs.pause(task="stops")
+        late = [await stops.options(priority=200).enqueue(3), await stops.options(delay=0.01).enqueue(4)]
+        async with jobs.worker(poll_interval=0.05):
+            await (await goes.enqueue()).result(timeout=3)
+            assert begun == ["goes"]
+            await jobs.resume(task="stops")
+            for job in late:
+                await job.result(timeout=10)
+            await eventually(lambda: len(begun) == 6, what="the others have run")
+
+
 async def test_a_queue_says_that_it_is_paused(jobs):
     async with jobs:
         await jobs.pause(queue="mail")

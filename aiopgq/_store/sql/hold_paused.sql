@@ -1,4 +1,4 @@
--- hold_paused: take jobs of paused tasks out of the line
+-- hold_paused: take jobs of paused tasks out of the line, and away from their limits
 --
 --   $1  integer  the most jobs to take
 --
