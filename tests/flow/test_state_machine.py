@@ -40,7 +40,8 @@ SOON = """
       AND run_at < clock_timestamp() + 1.2 * power(4, attempts - 1) * interval '1 second' AND place IS NULL"""
 LATER = "UPDATE aiopgq.jobs SET run_at = run_at + interval '1 hour' WHERE id = ANY ($1)"
 NOTHING = """
-    TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers, aiopgq.unique_holds, aiopgq.paused_tasks"""
+    TRUNCATE aiopgq.jobs, aiopgq.archive, aiopgq.dead_letters, aiopgq.workers, aiopgq.unique_holds,
+        aiopgq.paused_tasks"""
 PERIOD_ENDS = "UPDATE aiopgq.unique_holds SET until = clock_timestamp() WHERE unique_key = $1 AND task = $2"
 LIMIT, AT_ONCE = "limit", 2
 OUTSIDE = "SELECT id, held, place IS NOT NULL AS in_line FROM aiopgq.jobs WHERE id = ANY ($1) AND status = 'pending'"
