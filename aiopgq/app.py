@@ -139,7 +139,7 @@ class App(Registry, Control, WithOutbox, Generic[State]):
 
     def handle(self, job_id: UUID) -> JobHandle[Any]:
         """Make a handle on any job from its id."""
-        return JobHandle(self, job_id, None)
+        return JobHandle(self, options.identity("handle(…)", job_id), None)
 
     # run
 

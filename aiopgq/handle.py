@@ -54,7 +54,7 @@ class JobHandle(Generic[R_co]):
         dropped: bool = False,
         connection: Any = None,
     ) -> None:
-        self.id = options.identity("handle(…)", job_id)
+        self.id = job_id
         self.existing = existing
         self.dropped = dropped
         self._home = home

@@ -3,17 +3,13 @@
 from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 import anyio.from_thread
-import msgspec
 
 from aiopgq._store.foreign import check_connection
 from aiopgq._words import options
-from aiopgq._words.clock import uuid7
-from aiopgq._words.job import NewJob
-from aiopgq._words.limit import Restraint
 from aiopgq._words.options import UNSET, JobOptions, Unset
 from aiopgq._words.outcome import Outcome
 from aiopgq._words.task import TaskDefinition
@@ -22,13 +18,13 @@ from aiopgq.call import Call
 from aiopgq.errors import ArgumentError, ConfigError, TaskNotIncluded, UsageError
 from aiopgq.handle import Home, JobHandle
 from aiopgq.schedules import Declared
+from aiopgq.terms import Terms
 
 __all__ = ["Enqueuer", "Task", "TaskCore", "ThreadTask"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 X_co = TypeVar("X_co", covariant=True)
-_FREE: Final = Restraint(lambda: None, None, None, "pass")
 
 
 class EnqueueHome(Home, Protocol):
@@ -43,12 +39,13 @@ class EnqueueHome(Home, Protocol):
 class Enqueuer(Generic[P, X_co]):
     """A task with options for one call: `send.options(delay=60).enqueue(42)`."""
 
-    __slots__ = ("_connection", "_options", "_task")
+    __slots__ = ("_connection", "_options", "_task", "_terms")
 
     def __init__(self, task: "TaskCore", chosen: JobOptions, connection: Any = None) -> None:
         self._task = task
         self._options = chosen
         self._connection = connection
+        self._terms: Terms | None = None
 
     def __repr__(self) -> str:
         return f"<task {self._task.definition.name!r}>"
@@ -75,7 +72,7 @@ class Enqueuer(Generic[P, X_co]):
             ...     job = await send_welcome.enqueue(42, locale="de")
             ...     print(await job.result())
         """
-        call = self._task.make(self._options, self._connection, args, kwargs)
+        call = (self._terms or self._agree()).call(self._connection, args, kwargs)
         return await self._task.home().enqueue_one(call)
 
     def enqueue_sync(self: "Enqueuer[P, R | Outcome]", /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -99,7 +96,11 @@ class Enqueuer(Generic[P, X_co]):
         Raises:
             ArgumentError: The call does not fit the task.
         """
-        return self._task.make(self._options, self._connection, args, kwargs)
+        return (self._terms or self._agree()).call(self._connection, args, kwargs)
+
+    def _agree(self) -> Terms:
+        self._terms = terms = Terms(self._task.home(), self._task.definition, self._options)
+        return terms
 
     def handle(self: "Enqueuer[P, R | Outcome]", job_id: UUID) -> JobHandle[R]:
         """Make a handle on a job of this task from its id, in any process.
@@ -107,6 +108,7 @@ class Enqueuer(Generic[P, X_co]):
         Raises:
             TaskNotIncluded: The task belongs to a Router that no App includes.
         """
+        job_id = options.identity("handle(…)", job_id)
         return JobHandle(self._task.home(), job_id, self._task.definition.codec)
 
     def options(
@@ -208,33 +210,6 @@ class TaskCore:
     def uniqueness(self, chosen: JobOptions) -> Unique | None:
         """Return what the keys of its jobs are made of."""
         return self.definition.unique if isinstance(chosen.unique, Unset) else chosen.unique
-
-    def make(self, chosen: JobOptions, connection: Any, args: Any, kwargs: Any) -> Call[Any]:
-        """Check and encode a call; nothing is sent."""
-        definition = self.definition
-        encoded = definition.codec.encode(args, kwargs, self.home().max_args_bytes)
-        timeout, restraint = chosen.timeout, definition.restraint or _FREE
-        limit_key, order_key = restraint.keys(definition.name, chosen.limit, args, kwargs)
-        job = NewJob(
-            id=chosen.id or uuid7(),
-            queue=chosen.queue or definition.queue,
-            task=definition.name,
-            args=encoded,
-            priority=definition.priority if chosen.priority is None else chosen.priority,
-            delay=chosen.delay,
-            run_at=chosen.run_at,
-            max_attempts=chosen.max_attempts or definition.max_attempts,
-            # NULL leaves it to the task when the job runs; zero in the row means none.
-            timeout=None if isinstance(timeout, Unset) else timeout or 0.0,
-            headers=msgspec.json.encode(chosen.headers).decode() if chosen.headers else None,
-            limit_key=limit_key,
-            order_key=order_key,
-            order_blocks=restraint.blocks,
-        )
-        if (unique := self.uniqueness(chosen)) is not None:
-            job.unique = unique.of(definition.name, definition.function, encoded, args, kwargs)
-
-        return Call(self.home(), definition, job, connection, once=chosen.id is not None)
 
 
 class Task(Enqueuer[P, X_co]):

@@ -7,16 +7,16 @@ CREATE FUNCTION aiopgq.enqueue_jobs(
     p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[],
     p_delays double precision[], p_run_ats timestamptz[], p_max_attempts integer[],
     p_timeouts double precision[], p_headers text[]
-) RETURNS SETOF uuid
+) RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    inserted bigint;
     -- One reading for the whole batch: a job without a delay is ready when it is inserted.
     started timestamptz := clock_timestamp();
     paused text[] := CASE WHEN pg_sequence_last_value('aiopgq.restraints'::regclass) > 0 THEN aiopgq.paused_names() END;
 BEGIN
-    RETURN QUERY
-    INSERT INTO aiopgq.jobs AS j
+    INSERT INTO aiopgq.jobs
         (id, queue, task, args, priority, run_at, created_at, place, max_attempts, timeout, headers, held)
     SELECT
         c.id, coalesce(c.queue, p_queues[1]), coalesce(c.task, p_tasks[1]), c.args::jsonb,
@@ -31,12 +31,14 @@ BEGIN
               AND coalesce(c.run_at, started + make_interval(secs => c.delay), started) <= started THEN 'paused' END
     FROM unnest(
         p_ids, p_queues, p_tasks, p_args, p_priorities, p_delays, p_run_ats, p_max_attempts, p_timeouts, p_headers
-    ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers)
-    RETURNING j.id;
+    ) AS c (id, queue, task, args, priority, delay, run_at, max_attempts, timeout, headers);
+    GET DIAGNOSTICS inserted = ROW_COUNT;
+
+    RETURN inserted;
 END
 $$;
 COMMENT ON FUNCTION aiopgq.enqueue_jobs IS
-    'Insert a batch of jobs, in the order of the arrays. Times are seconds; a NULL delay and run_at means now. '
+    'Insert a batch of jobs, in the order of the arrays; return how many. Times are seconds; a NULL delay and run_at means now. '
     'A queue, task, priority or number of attempts that is missing is the first one of its array.';
 
 CREATE FUNCTION aiopgq.enqueue_jobs_once(

@@ -13,7 +13,7 @@ import msgspec
 
 from aiopgq._store.fetch import Fetcher, fetch_whole
 from aiopgq._store.foreign import fetch_foreign
-from aiopgq._store.new_rows import given, insertion, keyed_columns, standings
+from aiopgq._store.new_rows import given, inserted, insertion, keyed_columns, standings
 from aiopgq._store.statements import statement
 from aiopgq._store.trouble import NoPartition
 from aiopgq._words.job import ClaimedJob, JobInfo, Lane, Mark, NewJob, Settlement
@@ -96,8 +96,7 @@ class Jobs:
     async def enqueue(self, jobs: Sequence[NewJob], *, once: bool = False) -> set[UUID]:
         """Insert jobs; with `once`, only those that are in none of the tables. Returns the ids inserted."""
         name, _, columns = insertion(jobs, once=once)
-        rows = await self._fetch("enqueue jobs", name, *columns)
-        return {row[0] for row in rows}
+        return inserted(jobs, name, await self._fetch("enqueue jobs", name, *columns))
 
     async def enqueue_unique(self, jobs: Sequence[NewJob], *, once: bool = False) -> list[Standing]:
         """Insert jobs of which some have unique keys, all or none. Returns the job that stands for each."""

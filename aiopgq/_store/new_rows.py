@@ -13,7 +13,7 @@ from aiopgq._words.job import NewJob
 from aiopgq._words.unique import Standing
 from aiopgq.errors import UniqueKeyHeld
 
-__all__ = ["count_ready_foreign", "enqueue_foreign", "given", "insertion", "keyed_columns", "standings"]
+__all__ = ["count_ready_foreign", "enqueue_foreign", "given", "inserted", "insertion", "keyed_columns", "standings"]
 
 _TYPES: Final = (
     "uuid[]",
@@ -49,8 +49,7 @@ async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], 
         sql = statement("enqueue_unique", schema)
         return standings(jobs, await fetch_foreign(connection, sql, _KEYED_TYPES, keyed_columns(jobs, once=once)))
     name, types, columns = insertion(jobs, once=once)
-    # The caller's connection may have a codec of its own for uuid.
-    new = {UUID(str(row[0])) for row in await fetch_foreign(connection, statement(name, schema), types, columns)}
+    new = inserted(jobs, name, await fetch_foreign(connection, statement(name, schema), types, columns))
 
     return [Standing(job.id, "new" if job.id in new else "known") for job in jobs]
 
@@ -68,6 +67,16 @@ def insertion(jobs: Sequence[NewJob], *, once: bool) -> tuple[str, tuple[str, ..
         return "enqueue_once" if once else "enqueue", _TYPES, _columns(jobs)
 
     return "enqueue_restrained", _RESTRAINED_TYPES, [*_columns(jobs), limits, orders, blocks]
+
+
+def inserted(jobs: Sequence[NewJob], name: str, rows: Sequence[Any]) -> set[UUID]:
+    """Read the answer of such a statement: the ids that are new."""
+    if name == "enqueue":
+        # One that is known already would have been refused, and all with it.
+        return {job.id for job in jobs}
+
+    # A caller's connection may have a codec of its own for uuid.
+    return {UUID(str(row[0])) for row in rows}
 
 
 def keyed_columns(jobs: Sequence[NewJob], *, once: bool) -> list[Any]:

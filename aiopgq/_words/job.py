@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+from msgspec import Struct
+
 from aiopgq._words.unique import UniqueKey
 
 __all__ = [
@@ -23,9 +25,8 @@ Status = Literal["pending", "claimed", "running", "completed", "failed", "cancel
 FINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 
-@dataclass(slots=True)
-class NewJob:
-    """A row to be: everything checked, arguments encoded."""
+class NewJob(Struct, gc=False):
+    """A row to be: everything checked, arguments encoded. A Struct is made in a fifth of the time of a dataclass."""
 
     id: UUID
     queue: str

@@ -13,5 +13,5 @@
 --
 -- Locks:   the new rows only
 -- Index:   none read
--- Returns: id
-SELECT e.id FROM aiopgq.enqueue_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS e (id)
+-- Returns: inserted; how many
+SELECT aiopgq.enqueue_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS inserted
