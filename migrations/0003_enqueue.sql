@@ -90,10 +90,24 @@ $$;
 COMMENT ON FUNCTION aiopgq.enqueue_jobs_once IS
     'As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.';
 
+CREATE FUNCTION aiopgq.new_id() RETURNS uuid
+LANGUAGE sql VOLATILE
+RETURN encode(
+    -- The two bits that make a random UUID one of version 7.
+    set_bit(
+        set_bit(
+            overlay(
+                uuid_send(gen_random_uuid())
+                PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6
+            ), 52, 1
+        ), 53, 1
+    ), 'hex')::uuid;
+COMMENT ON FUNCTION aiopgq.new_id IS 'A UUID of version 7, as Python makes them: later ones sort later.';
+
 CREATE FUNCTION aiopgq.enqueue(
     p_task text, p_args jsonb DEFAULT '{}', p_queue text DEFAULT 'default', p_priority integer DEFAULT 100,
     p_delay interval DEFAULT NULL, p_run_at timestamptz DEFAULT NULL, p_max_attempts integer DEFAULT 12,
-    p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT gen_random_uuid(),
+    p_timeout interval DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_id uuid DEFAULT NULL,
     p_unique_key text DEFAULT NULL, p_on_conflict text DEFAULT 'skip', p_unique_for interval DEFAULT NULL,
     p_max_delay interval DEFAULT NULL, p_limit_key text DEFAULT NULL, p_order_key text DEFAULT NULL,
     p_order_blocks boolean DEFAULT false
@@ -103,6 +117,7 @@ AS $$
 DECLARE
     answer record;
 BEGIN
+    p_id := coalesce(p_id, aiopgq.new_id());
     IF p_unique_key IS NULL AND num_nonnulls(p_limit_key, p_order_key) > 0 THEN
         PERFORM aiopgq.enqueue_restrained_jobs(
             ARRAY[p_id], ARRAY[p_queue], ARRAY[p_task], ARRAY[p_args::text], ARRAY[p_priority::smallint],

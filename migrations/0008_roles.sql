@@ -27,6 +27,7 @@ INSERT INTO aiopgq.rights (grantee, privileges, kind, name) VALUES
     ('producer', 'EXECUTE', 'FUNCTION', 'enqueue'),
     ('producer', 'EXECUTE', 'FUNCTION', 'enqueue_jobs'),
     ('producer', 'EXECUTE', 'FUNCTION', 'enqueue_jobs_once'),
+    ('producer', 'EXECUTE', 'FUNCTION', 'new_id'),
     ('reader', 'EXECUTE', 'FUNCTION', 'await_results'),
     ('reader', 'SELECT', 'TABLE', 'jobs'),
     ('reader', 'SELECT', 'TABLE', 'archive'),

@@ -646,10 +646,10 @@ FUNCTION aiopgq.end_transactions(p_ids uuid[], p_claims uuid[])
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     md5 a7c3496f1777da0e62e2502bcd39a8a1
 
-FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT gen_random_uuid(), p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'skip'::text, p_unique_for interval DEFAULT NULL::interval, p_max_delay interval DEFAULT NULL::interval, p_limit_key text DEFAULT NULL::text, p_order_key text DEFAULT NULL::text, p_order_blocks boolean DEFAULT false)
+FUNCTION aiopgq.enqueue(p_task text, p_args jsonb DEFAULT '{}'::jsonb, p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 100, p_delay interval DEFAULT NULL::interval, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_max_attempts integer DEFAULT 12, p_timeout interval DEFAULT NULL::interval, p_headers jsonb DEFAULT NULL::jsonb, p_id uuid DEFAULT NULL::uuid, p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'skip'::text, p_unique_for interval DEFAULT NULL::interval, p_max_delay interval DEFAULT NULL::interval, p_limit_key text DEFAULT NULL::text, p_order_key text DEFAULT NULL::text, p_order_blocks boolean DEFAULT false)
     -- Enqueue one job from SQL, a trigger or another language; repeating a p_id enqueues nothing new. With a p_unique_key that an unfinished job of the task has, returns that job: as it is (skip), with these arguments and this moment (replace), or postponed (debounce, by p_max_delay after it was first enqueued at most). With a p_limit_key or a p_order_key it waits outside until it is let in.
     RETURNS uuid LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 1965dd18807d39e37dc007dc86763897
+    md5 c78f51e83c5dae90d8bcdbfe9e6dd1d4
 
 FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- Insert a batch of jobs, in the order of the arrays; return how many. Times are seconds; a NULL delay and run_at means now. A queue, task, priority or number of attempts that is missing is the first one of its array.
@@ -964,6 +964,11 @@ FUNCTION aiopgq.mark_published(p_relay uuid, p_ids bigint[])
 FUNCTION aiopgq.milliseconds(p_moment timestamp with time zone)
     RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
     RETURN ((EXTRACT(epoch FROM p_moment) * (1000)::numeric))::bigint
+
+FUNCTION aiopgq.new_id()
+    -- A UUID of version 7, as Python makes them: later ones sort later.
+    RETURNS uuid LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN (encode(set_bit(set_bit(OVERLAY(uuid_send(gen_random_uuid()) PLACING SUBSTRING(int8send(((EXTRACT(epoch FROM clock_timestamp()) * (1000)::numeric))::bigint) FROM 3) FROM 1 FOR 6), (52)::bigint, 1), (53)::bigint, 1), 'hex'::text))::uuid
 
 FUNCTION aiopgq.next_events(p_bounds bigint[], p_after bigint, p_limit integer, p_bytes bigint)
     -- The next events of each shard up to its bound, in order of id, at least one and else about p_bytes of them; blocked: one of its aggregate before it is held.

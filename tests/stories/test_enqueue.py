@@ -498,6 +498,18 @@ async def test_an_id_is_a_uuid7_and_known_before_the_commit(greet, sql):
         assert began <= job.id.int >> 80 <= time.time_ns() // 1_000_000
 
 
+async def test_an_id_made_by_sql_is_a_uuid7_as_well(sql):
+    began = time.time_ns() // 1_000_000
+    ids = [await sql.fetchval("SELECT aiopgq.enqueue('t')") for _ in range(20)]
+
+    assert {one.version for one in ids} == {7}
+    assert {one.variant for one in ids} == {UUID(int=0x8 << 60).variant}
+    moments = [one.int >> 80 for one in ids]
+    # The server's clock may be another; here it is this machine's, rounded to the nearest millisecond.
+    assert moments == sorted(moments)
+    assert began <= moments[0] <= moments[-1] <= time.time_ns() // 1_000_000 + 1
+
+
 async def test_an_explicit_id_is_enqueued_once(jobs, greet, sql):
     known = uuid4()
     first = await greet.options(id=known).enqueue("first")
