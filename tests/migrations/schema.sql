@@ -118,6 +118,9 @@ UNLOGGED SEQUENCE sleepers_8
 UNLOGGED SEQUENCE sleepers_9
     AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
 
+UNLOGGED SEQUENCE sleepers_any
+    AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
+
 UNLOGGED SEQUENCE waiters
     -- Somebody waits for results until this moment, in milliseconds.
     AS bigint START 0 MINVALUE 0 MAXVALUE 9223372036854775807 INCREMENT 1 CACHE 1
@@ -716,7 +719,7 @@ FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double pre
     -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
     RETURNS record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 1f6a7c7173fc14cb78cebf5364d593d8
+    md5 78db25600ce65a079d9599a4e3f7e52a
 
 FUNCTION aiopgq.find_lanes(p_queues text[])
     -- The priorities that have ready jobs, for each queue, highest first, and the first place of each.
@@ -1320,7 +1323,7 @@ FUNCTION aiopgq.unserved_jobs(p_limit integer)
 FUNCTION aiopgq.wake_after_insert()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 ea77cd58d3cc52fd45d8ded1df275a86
+    md5 f444d8fe8bcc8fab2bf312d177a6e605
 
 FUNCTION aiopgq.wake_limited(p_queues text[])
     -- Jobs have left queues with limits: others may start.

@@ -17,6 +17,7 @@ from aiopgq.errors import JobFailed
 
 # Polling shall not be what helps.
 NEVER = 300
+ANY = "SELECT coalesce(pg_sequence_last_value('aiopgq.sleepers_any'), 0)"
 
 
 @pytest.fixture
@@ -433,6 +434,35 @@ async def test_a_flag_that_others_only_raised_has_stood_and_one_that_was_lowered
     again = await fall_asleep(mine)
     assert not again["unbroken"]
     assert again["horizon"] is not None
+
+
+async def test_the_flag_that_producers_read_first_stays_above_all_others(sql, dsn):
+    fleet = [await asyncpg.connect(dsn) for _ in range(4)]
+    highest = "SELECT max(pg_sequence_last_value(('aiopgq.sleepers_' || n)::regclass)) FROM generate_series(0, 15) AS n"
+    dice = random.Random(7)
+
+    async def sleep_and_wake(one):
+        for _ in range(30):
+            slots = sorted(dice.sample(range(16), 3))
+            row = await one.fetchrow("SELECT * FROM aiopgq.fall_asleep($1, '{0,0,0}', $2)", slots, dice.uniform(1, 60))
+            for number, flag in zip(slots, row["flags"], strict=True):
+                await one.execute("SELECT aiopgq.wake_up($1, $2)", number, flag)
+                # Nobody lowers it, so what it was after a look at the others it still is.
+                assert await one.fetchval(highest) <= await one.fetchval(ANY)
+
+    try:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*map(sleep_and_wake, fleet))
+    finally:
+        for one in fleet:
+            await one.close()
+
+
+async def test_a_relay_that_sleeps_costs_those_who_enqueue_nothing(sql):
+    await sql.execute("SELECT aiopgq.fall_asleep('{16}', '{0}', 60)")
+    assert not await sql.fetchval(ANY)
+    await sql.execute("SELECT aiopgq.fall_asleep('{3}', '{0}', 60)")
+    assert await sql.fetchval(ANY)
 
 
 async def test_a_producer_that_was_there_before_the_flag_is_waited_for(jobs, journal, sql):
