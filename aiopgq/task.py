@@ -108,8 +108,8 @@ class Enqueuer(Generic[P, X_co]):
         Raises:
             TaskNotIncluded: The task belongs to a Router that no App includes.
         """
-        job_id = options.identity("handle(…)", job_id)
-        return JobHandle(self._task.home(), job_id, self._task.definition.codec)
+        home = self._task.home()
+        return JobHandle(home, options.identity("handle(…)", job_id), self._task.definition.codec)
 
     def options(
         self,

@@ -197,11 +197,16 @@ async def test_an_error_that_never_reaches_the_transaction_leaves_the_message_fo
 
 @EVERY_KIND
 async def test_an_effect_cut_short_by_a_timeout_leaves_the_message_for_another_try(dsn, engine, inbox, effects, kind):
+    async def cut_short(connection):
+        async with asyncio.timeout(30) as limit, inbox.once(connection, consumer="billing", message_id="m"):
+            # Now, and not in the middle of a statement, which would be the end of the whole transaction.
+            limit.reschedule(asyncio.get_running_loop().time())
+            await asyncio.Event().wait()
+
     async with kind(dsn, engine) as connection:
         # Whoever catches it may well commit, as here.
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), inbox.once(connection, consumer="billing", message_id="m"):
-                await asyncio.Event().wait()
+            await cut_short(connection)
         assert await receive(inbox, connection, "other")
 
     assert await known(effects) == [("billing", "other")]

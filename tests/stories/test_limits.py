@@ -1,7 +1,6 @@
 """Limits: never one over, nobody starves, no slot is lost, and jobs over the limit are in nobody's way."""
 
 import asyncio
-import dataclasses
 import itertools
 import sys
 from collections import Counter, defaultdict
@@ -12,6 +11,7 @@ import asyncpg
 import pytest
 from faces.serving import environment
 from invariants import in_order  # noqa: F401  # the fixture works by being there
+from msgspec import structs
 from support import eventually
 
 from aiopgq import App, Backoff, Limit, Retry, Snooze, current_job
@@ -701,7 +701,7 @@ async def test_the_limit_of_a_queue_holds_whatever_isolation_the_database_prefer
     await sql.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
     await Limits(line).limit_queues({"q": Rule(1, None, None, None)}, [])
     # Of two tasks, so that the two claims meet at no job.
-    await Jobs(line).enqueue([dataclasses.replace(limited(1), limit_key=None, task=task) for task in ("t", "u")])
+    await Jobs(line).enqueue([structs.replace(limited(1), limit_key=None, task=task) for task in ("t", "u")])
     worker = await registered(line)
     other = await asyncpg.connect(dsn)
     try:
