@@ -232,9 +232,11 @@ DECLARE
     one record;
     next record;
     inside bigint;
+    unstarted bigint;
     low bigint;
     room bigint;
     tokens integer;
+    crowded boolean;
     drawn bigint;
     let_in integer;
     entered integer := 0;
@@ -249,16 +251,27 @@ BEGIN
         room := 100000;
         low := NULL;
         tokens := NULL;
+        crowded := false;
         let_in := 0;
-        IF one.running IS NOT NULL THEN
+        IF num_nonnulls(one.running, one.rate) > 0 THEN
             -- Places are drawn behind the gate, so none below the lowest one comes back: the count stays short.
-            SELECT count(*), min(j.place) INTO inside, low FROM aiopgq.jobs j
+            SELECT count(*), count(*) FILTER (WHERE j.status = 'pending'), min(j.place) INTO inside, unstarted, low
+            FROM aiopgq.jobs j
             WHERE j.limit_key = one.key AND j.limit_key IS NOT NULL AND j.held IS NULL
               AND j.place IS NOT NULL AND j.place >= one.lowest;
+        END IF;
+        IF one.running IS NOT NULL THEN
             room := one.running - inside;
         END IF;
         IF one.rate IS NOT NULL THEN
             tokens := aiopgq.tokens(one.full_at, one.rate, one.burst, one.per);
+            -- The token of a job that is in line but has not started still lies in the bucket. Else workers that are
+            -- busy with other things for long would let in more and more, and start them all at once.
+            IF tokens > one.burst - unstarted THEN
+                tokens := greatest(0, one.burst - unstarted);
+                one.full_at := clock_timestamp() + make_interval(secs => (one.burst - tokens) * one.per / one.rate);
+                crowded := true;
+            END IF;
         END IF;
         IF room < 0 THEN
             -- The limit was lowered: what has not begun goes out again.
@@ -285,16 +298,19 @@ BEGIN
         END LOOP;
         IF let_in > 0 OR one.next_at IS NOT NULL OR tokens < room THEN
             UPDATE aiopgq.gates g
-            SET lowest = CASE WHEN one.running IS NOT NULL THEN greatest(g.lowest, low) ELSE g.lowest END,
+            SET lowest = CASE WHEN num_nonnulls(one.running, one.rate) > 0
+                              THEN greatest(g.lowest, low) ELSE g.lowest END,
                 full_at = CASE WHEN let_in > 0 AND tokens IS NOT NULL
-                               THEN aiopgq.spend(g.full_at, let_in, one.rate, one.per) ELSE g.full_at END,
+                               THEN aiopgq.spend(one.full_at, let_in, one.rate, one.per) ELSE one.full_at END,
                 next_at = CASE WHEN tokens <= let_in AND tokens < room AND (
                                    -- In an order, so that no plan takes the index of all that are held.
                                    SELECT j.id FROM aiopgq.jobs j WHERE j.held = 'limit' AND j.limit_key = one.key
                                    ORDER BY j.priority DESC, j.place LIMIT 1) IS NOT NULL
-                               THEN aiopgq.next_token(
-                                   CASE WHEN let_in > 0 THEN aiopgq.spend(g.full_at, let_in, one.rate, one.per)
-                                        ELSE g.full_at END, one.rate, one.burst, one.per) END
+                               -- Nothing tells when one of those in line has started, and looking costs something.
+                               THEN greatest(CASE WHEN crowded THEN clock_timestamp() + '0.1 seconds' END,
+                                   aiopgq.next_token(
+                                       CASE WHEN let_in > 0 THEN aiopgq.spend(one.full_at, let_in, one.rate, one.per)
+                                            ELSE one.full_at END, one.rate, one.burst, one.per)) END
             WHERE g.key = 'limit ' || one.key;
         END IF;
         entered := entered + let_in;

@@ -886,7 +886,7 @@ FUNCTION aiopgq.let_in_by_limit(p_keys text[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 e5a590c82789152be258c9aeb16eeb65
+    md5 994f4e4c974e85ebc543768e1f4031cc
 
 FUNCTION aiopgq.let_in_by_order(p_keys text[])
     -- Let the first job of each order key in, if none of them is inside and no dead letter stands before it.

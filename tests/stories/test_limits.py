@@ -439,6 +439,41 @@ async def test_keys_have_buckets_of_their_own(jobs, sql):
     assert await standing(sql) == {"limit": 9}
 
 
+async def test_workers_busy_for_long_do_not_save_up_starts(jobs, sql):
+    loop, started, done = asyncio.get_running_loop(), [], asyncio.Event()
+
+    @jobs.task(name="t", limit=Limit(rate=20, per=1, burst=2))
+    async def task() -> None:
+        started.append(loop.time())
+
+    @jobs.task(name="long")
+    async def long() -> None:
+        await done.wait()
+
+    async def looked():
+        # A look pushes the moment at which the bucket is full before itself.
+        return await sql.fetchval("SELECT full_at FROM aiopgq.gates WHERE key = 'limit t' AND next_at IS NOT NULL")
+
+    # One has no slot to spare; it is the other that looks for tokens.
+    async with jobs, jobs.worker(concurrency=1, poll_interval=NEVER), jobs.worker(queues=["other"]):
+        await long.enqueue()
+        await jobs.enqueue_many([task.call() for _ in range(12)])
+        for _ in range(8):
+            before = await looked()
+            await eventually(lambda before=before: changed(looked, before), what="a worker looks for tokens")
+        # Tokens for a second and more have come by.
+        assert await standing(sql) == {"pending": 2, "limit": 10, "running": 1}
+        done.set()
+        await eventually(lambda: len(started) == 12, within=30, what="all have run")
+
+    # Two at once, then one each twentieth of a second; handlers may start late, never early.
+    assert all(one - started[0] >= 0.05 * (at - 3) - 0.02 for at, one in enumerate(started) if at >= 3)
+
+
+async def changed(look, before):
+    return await look() != before
+
+
 # queues
 
 
