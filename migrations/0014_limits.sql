@@ -117,6 +117,15 @@ LANGUAGE sql VOLATILE
 RETURN greatest(p_full_at, clock_timestamp()) + make_interval(secs => p_tokens * p_per / p_rate);
 COMMENT ON FUNCTION aiopgq.spend IS 'When a bucket is full again, after so many tokens are taken.';
 
+CREATE FUNCTION aiopgq.not_below_empty(
+    p_full_at timestamptz, p_rate integer, p_burst integer, p_per double precision
+) RETURNS timestamptz
+LANGUAGE sql VOLATILE
+RETURN least(p_full_at, clock_timestamp() + make_interval(secs => p_burst * p_per / p_rate));
+COMMENT ON FUNCTION aiopgq.not_below_empty IS
+    'When a bucket is full again, as far as its limit can say: after it was raised, or the clock was set back, p_full_at '
+    'may be further away than an empty bucket needs.';
+
 CREATE FUNCTION aiopgq.next_token(p_full_at timestamptz, p_rate integer, p_burst integer, p_per double precision)
 RETURNS timestamptz
 LANGUAGE sql IMMUTABLE
@@ -264,6 +273,7 @@ BEGIN
             room := one.running - inside;
         END IF;
         IF one.rate IS NOT NULL THEN
+            one.full_at := aiopgq.not_below_empty(one.full_at, one.rate, one.burst, one.per);
             tokens := aiopgq.tokens(one.full_at, one.rate, one.burst, one.per);
             -- The token of a job that is in line but has not started still lies in the bucket. Else workers that are
             -- busy with other things for long would let in more and more, and start them all at once.
@@ -476,7 +486,8 @@ BEGIN
         LEFT JOIN aiopgq.limits l ON l.name = split_part(w.limit_key, '/', 1)
         LEFT JOIN aiopgq.gates g ON g.key = 'limit ' || w.limit_key
         WHERE w.limit_key IS NOT NULL
-          AND g.next_at IS NULL
+          -- A token comes within its share of the period, or the clock was set back.
+          AND (g.next_at IS NULL OR g.next_at > clock_timestamp() + make_interval(secs => l.per / l.rate))
           AND (l.running IS NULL OR l.running > (
               SELECT count(*) FROM aiopgq.jobs j
               WHERE j.limit_key = w.limit_key AND j.limit_key IS NOT NULL AND j.held IS NULL
@@ -596,6 +607,7 @@ SET jit = off
 AS $$
 DECLARE
     slots integer[] := p_slots;
+    full_again timestamptz;
     one record;
     at integer;
 BEGIN
@@ -619,7 +631,11 @@ BEGIN
                 SELECT count(*) FROM aiopgq.jobs j WHERE j.worker_id IS NOT NULL AND j.queue = one.name)));
         END IF;
         IF one.rate IS NOT NULL THEN
-            slots[at] := greatest(0, least(slots[at], aiopgq.tokens(one.full_at, one.rate, one.burst, one.per)));
+            full_again := aiopgq.not_below_empty(one.full_at, one.rate, one.burst, one.per);
+            IF full_again < one.full_at THEN
+                UPDATE aiopgq.queues SET full_at = full_again WHERE name = one.name;
+            END IF;
+            slots[at] := greatest(0, least(slots[at], aiopgq.tokens(full_again, one.rate, one.burst, one.per)));
         END IF;
     END LOOP;
 

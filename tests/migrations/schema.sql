@@ -886,7 +886,7 @@ FUNCTION aiopgq.let_in_by_limit(p_keys text[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 994f4e4c974e85ebc543768e1f4031cc
+    md5 03d591a8f809043d1451439f77779e01
 
 FUNCTION aiopgq.let_in_by_order(p_keys text[])
     -- Let the first job of each order key in, if none of them is inside and no dead letter stands before it.
@@ -910,7 +910,7 @@ FUNCTION aiopgq.let_in_stranded()
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 b4ea3804c6d97ac424092e35f2e78bb0
+    md5 464fc84355b2d8f684fa7db5f321646d
 
 FUNCTION aiopgq.limit_queues(p_names text[], p_running integer[], p_rates integer[], p_bursts integer[], p_pers double precision[], p_unlimited text[])
     -- Say what limits queues have; the last worker that starts is right.
@@ -988,6 +988,11 @@ FUNCTION aiopgq.next_token(p_full_at timestamp with time zone, p_rate integer, p
     RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
     RETURN (p_full_at - make_interval(secs => ((((p_burst - 1))::double precision * p_per) / (p_rate)::double precision)))
 
+FUNCTION aiopgq.not_below_empty(p_full_at timestamp with time zone, p_rate integer, p_burst integer, p_per double precision)
+    -- When a bucket is full again, as far as its limit can say: after it was raised, or the clock was set back, p_full_at may be further away than an empty bucket needs.
+    RETURNS timestamp with time zone LANGUAGE sql VOLATILE PARALLEL UNSAFE
+    RETURN LEAST(p_full_at, (clock_timestamp() + make_interval(secs => (((p_burst)::double precision * p_per) / (p_rate)::double precision))))
+
 FUNCTION aiopgq.number_event()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
@@ -1001,7 +1006,7 @@ FUNCTION aiopgq.open_slots(p_queues text[], p_slots integer[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 ef3263f8e5ac46d35fa22d9a9d2f220b
+    md5 74dc4b14079ab8dbbfb336c4e16326d7
 
 FUNCTION aiopgq.outbox_events(p_status text, p_aggregate_type text, p_aggregate_id text, p_limit integer)
     -- List events, oldest first; p_status: unpublished, waiting, retry, blocked, set aside, published, skipped, NULL any.

@@ -517,6 +517,51 @@ async def test_the_rate_of_a_queue_holds_and_wakes_the_sleeper_for_the_next_toke
     assert started[-1] - started[0] >= 1.4
 
 
+@pytest.mark.parametrize("of", ["task", "queue"])
+async def test_a_rate_that_is_raised_does_not_let_jobs_wait_for_the_period_it_had_before(dsn, sql, of):
+    def app(rate, per):
+        jobs = App(dsn)
+        limit = Limit(rate=rate, per=per)
+
+        @jobs.task(name="t", queue="q", limit=limit if of == "task" else None)
+        async def task() -> None: ...
+
+        if of == "queue":
+            jobs.limit_queue("q", limit)
+        return jobs
+
+    slow = app(1, 86400)
+    async with slow:
+        await slow.enqueue_many([slow.task_named("t").call() for _ in range(4)])
+        await slow.worker(burst=True).run()
+    assert sum((await standing(sql)).values()) == 3
+
+    quick = app(20, 1)
+    async with quick, quick.worker():
+        await eventually(lambda: sql.fetchval("SELECT NOT EXISTS (SELECT FROM aiopgq.jobs)"), what="all have run")
+
+
+@pytest.mark.parametrize("of", ["task", "queue"])
+async def test_a_clock_that_was_set_back_does_not_stop_a_rate_for_as_long(jobs, sql, of):
+    limit = Limit(rate=2, per=1, burst=1)
+
+    @jobs.task(name="t", queue="q", limit=limit if of == "task" else None)
+    async def task() -> None: ...
+
+    if of == "queue":
+        jobs.limit_queue("q", limit)
+    async with jobs:
+        await jobs.enqueue_many([task.call() for _ in range(4)])
+        await jobs.worker(burst=True).run()
+        # What PostgreSQL has noted lies as far ahead as its clock went back.
+        await sql.execute(
+            "UPDATE aiopgq.gates SET full_at = full_at + interval '1 day', next_at = next_at + interval '1 day'"
+        )
+        await sql.execute("UPDATE aiopgq.queues SET full_at = full_at + interval '1 day'")
+        async with jobs.worker():
+            await eventually(lambda: sql.fetchval("SELECT NOT EXISTS (SELECT FROM aiopgq.jobs)"), what="all have run")
+
+
 # declarations that cannot be
 
 
