@@ -59,8 +59,11 @@ class Limit:
         for setting in ("running", "rate", "burst"):
             if getattr(self, setting) is not None:
                 options.count(f"Limit, {setting}", getattr(self, setting))
-        if options.seconds("Limit, per", self.per) == 0:
+        per = options.seconds("Limit, per", self.per)
+        if per == 0:
             raise ConfigError("Limit, per", "a period takes more than 0 seconds.")
+        if self.rate is not None and (self.burst or self.rate) * per / self.rate > options.LONGEST:
+            raise ConfigError("Limit, burst", "at this rate it takes longer than 100 years to come back; give less.")
         if self.name is not None:
             options.name("Limit, name", self.name)
         _check_key("Limit, key", self.key)
