@@ -30,9 +30,10 @@ class Limit:
         key: What is counted together: the name of an argument, or a function of the arguments. A call whose key
             is None is not limited. Default: all jobs of the task.
         running: How many run at once.
-        rate: How many start in each period; a retry is a start as well.
+        rate: How many are let into the line in each period, before a retry as well; while workers have free slots,
+            that is how many start.
         per: Seconds (or a timedelta) of a period. Default 60.
-        burst: How many may start at the same moment after a quiet time; 1 spaces them evenly. Default: `rate`.
+        burst: How many may go in at the same moment after a quiet time; 1 spaces them evenly. Default: `rate`.
         name: Tasks whose limits have the same name share them. Default: the name of the task.
 
     Raises:
