@@ -46,6 +46,8 @@ CREATE TABLE aiopgq.jobs (
     CONSTRAINT queue_has_1_to_200_bytes CHECK (octet_length(queue) BETWEEN 1 AND 200),
     CONSTRAINT task_has_1_to_200_bytes CHECK (octet_length(task) BETWEEN 1 AND 200),
     CONSTRAINT unique_key_has_1_to_1000_bytes CHECK (octet_length(unique_key) BETWEEN 1 AND 1000),
+    -- As much as fits into an index: a longer one would fail not here but in the worker that lets it in, again and again.
+    CONSTRAINT limit_key_has_1_to_2000_bytes CHECK (octet_length(limit_key) BETWEEN 1 AND 2000),
     CONSTRAINT args_is_an_object CHECK (jsonb_typeof(args) = 'object'),
     CONSTRAINT headers_is_an_object CHECK (jsonb_typeof(headers) = 'object'),
     CONSTRAINT max_attempts_is_at_least_one CHECK (max_attempts >= 1),

@@ -12,7 +12,8 @@
 
 ALTER TABLE aiopgq.jobs
     ADD COLUMN order_no bigint,
-    ADD COLUMN order_key text,
+    ADD COLUMN order_key text
+        CONSTRAINT order_key_has_1_to_2000_bytes CHECK (octet_length(order_key) BETWEEN 1 AND 2000),
     ADD COLUMN order_blocks boolean;
 COMMENT ON COLUMN aiopgq.jobs.limit_key IS 'NAME of its limit, or NAME/VALUE for a limit with a key.';
 COMMENT ON COLUMN aiopgq.jobs.order_key IS 'NAME/VALUE: of the jobs with this key one runs at a time, in the order of order_no.';

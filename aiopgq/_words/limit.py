@@ -179,14 +179,15 @@ def _check_key(setting: str, key: object) -> None:
 
 def _text(task: str, setting: str, value: object) -> str:
     """Write a key; equal values give equal texts."""
-    if isinstance(value, tuple):
-        return "/".join(escaped(_text(task, setting, part)) for part in value)
     if isinstance(value, Enum):
         return _text(task, setting, value.value)
-    if not isinstance(value, str | int | UUID | date | Decimal):
+    if isinstance(value, tuple):
+        text = "/".join(escaped(_text(task, setting, part)) for part in value)
+    elif isinstance(value, str | int | UUID | date | Decimal):
+        text = str.__str__(value) if isinstance(value, str) else str(value)
+    else:
         reason = f"a key is a string, a number, a UUID, a date or a tuple of such, not {type(value).__name__}."
         raise ArgumentError(task, setting, reason)
-    text = str.__str__(value) if isinstance(value, str) else str(value)
     if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ArgumentError(task, setting, "the key holds a character PostgreSQL cannot store.")
     if len(text.encode()) > _KEY_BYTES:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import secrets
 import sys
 from collections import Counter, defaultdict
 from contextlib import contextmanager
@@ -598,7 +599,7 @@ async def test_a_key_that_makes_no_text_is_refused_at_the_call(jobs):
     @jobs.task(name="free")
     async def free() -> None: ...
 
-    for wrong in ([1], 1.5, "x" * 501, "\x00"):
+    for wrong in ([1], 1.5, "x" * 501, ("x" * 300, "y" * 300), "\x00"):
         with pytest.raises(ArgumentError):
             task.options(limit=wrong).call("a")
     with pytest.raises(ArgumentError, match="has no limit"):
@@ -655,6 +656,27 @@ async def test_a_slot_that_a_crash_left_unused_is_found_by_the_net(line, sql):
 
     assert await standing(sql) == {"limit": 1, "pending": 1}
     assert await Limits(line).let_in_stranded() == 0
+
+
+@pytest.mark.parametrize("kind", ["p_limit_key", "p_order_key"])
+@pytest.mark.parametrize("key", ["", "x" * 2001])
+async def test_a_key_that_no_gate_can_have_is_refused_where_it_is_enqueued_from_sql(sql, kind, key):
+    with pytest.raises(asyncpg.CheckViolationError, match="has_1_to_2000_bytes"):
+        await sql.execute(f"SELECT aiopgq.enqueue('t', {kind} => $1)", key)
+
+
+async def test_the_longest_key_there_is_goes_through_its_gate(line, sql):
+    jobs = Jobs(line)
+    # Random, since PostgreSQL compresses what repeats.
+    keys = {kind: "t/" + secrets.token_hex(999) for kind in ("p_limit_key", "p_order_key")}
+    for kind, key in keys.items():
+        for _ in range(2):
+            await sql.execute(f"SELECT aiopgq.enqueue('t', p_queue => 'q', {kind} => $1)", key)
+    await Limits(line).declare({"t": Rule(1, None, None, None)}, [])
+
+    await jobs.promote(EARLIEST, 100, ["t"])
+
+    assert await standing(sql) == {"pending": 2, "limit": 1, "order": 1}
 
 
 async def test_a_producer_whose_transaction_stays_open_stops_nobody(line, sql, dsn):
