@@ -123,6 +123,8 @@ BEGIN
     SET args = CASE WHEN p_debounce THEN j.args ELSE p_args END,
         headers = CASE WHEN p_debounce THEN j.headers ELSE p_headers END,
         priority = CASE WHEN p_debounce THEN j.priority ELSE p_priority END,
+        -- What failed were other arguments.
+        attempts = CASE WHEN p_debounce THEN j.attempts ELSE 0 END,
         run_at = due,
         limit_key = p_limit_key,
         order_key = p_order_key,

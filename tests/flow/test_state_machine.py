@@ -273,6 +273,8 @@ class World:
                     self.orders.pop(one, None)
                 later = new.delay is not None
                 job.restrained = job.restrained or (unique.on_conflict == "replace" and is_restrained(new))
+                if unique.on_conflict == "replace":
+                    job.attempts = 0
                 if job.held is not None:
                     job.in_line = job.in_line and not later
                     job.postponed = later or (job.postponed and unique.on_conflict == "debounce")

@@ -1150,7 +1150,7 @@ FUNCTION aiopgq.replace_job(p_task text, p_key text, p_debounce boolean, p_args 
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 c837fe90279273c3c9f49e322a01e65f
+    md5 8d6d92cab13460c10bb9623d485c3769
 
 FUNCTION aiopgq.replay_dead_letters(p_ids uuid[])
     -- Make dead letters pending jobs again, with all their attempts and their history. keyed_by: another job has its unique key, so this one stays a dead letter.

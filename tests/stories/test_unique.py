@@ -375,6 +375,23 @@ async def test_replace_gives_a_pending_job_new_arguments_and_a_new_moment(jobs, 
     assert await one.result() == "new"
 
 
+async def test_a_job_that_is_replaced_while_it_waits_for_its_last_attempt_has_all_of_them_again(jobs, sql):
+    newest = jobs.task_named("newest")
+    job = await newest.options(delay=600, max_attempts=3).enqueue(1, "old")
+    await sql.execute("UPDATE aiopgq.jobs SET attempts = 2 WHERE id = $1", job.id)
+    await newest.options(delay=600).enqueue(1, "new")
+    found = await row(sql, job)
+    assert (found["attempts"], found["max_attempts"]) == (0, 3)
+
+
+async def test_a_job_that_is_postponed_has_spent_the_attempts_it_had(jobs, sql):
+    newest = jobs.task_named("newest").options(unique=Unique(lambda user, **_: str(user), on_conflict="debounce"))
+    job = await newest.options(delay=10).enqueue(1, "old")
+    await sql.execute("UPDATE aiopgq.jobs SET attempts = 2 WHERE id = $1", job.id)
+    await newest.options(delay=600).enqueue(1, "new")
+    assert (await row(sql, job))["attempts"] == 2
+
+
 async def test_a_replaced_job_keeps_its_place_in_line(jobs):
     newest = jobs.task_named("newest")
     for user, text in [(1, "old"), (2, "other"), (1, "new")]:
