@@ -311,7 +311,9 @@ class QueueFull(AiopgqError):
     def __init__(self, queue: str, pending: int, max_pending: int, wanted: int = 1) -> None:
         self.queue, self.pending, self.max_pending, self.wanted = queue, pending, max_pending, wanted
         advice = "Enqueue later." if wanted <= max_pending else "Enqueue fewer at once."
-        super().__init__(f"Queue {queue!r} takes no {wanted} more: {pending} of {max_pending} are ready. {advice}")
+        super().__init__(
+            f"Queue {queue!r} has no room for {wanted} more: {pending} of {max_pending} are ready. {advice}"
+        )
 
 
 class BrokerUnavailable(AiopgqError, ConnectionError):
@@ -368,9 +370,9 @@ class JobCancelled(JobError):
 class JobNotFound(JobError, LookupError):
     """There is no such job, or it is no longer kept."""
 
-    def __init__(self, job_id: UUID) -> None:
-        message = f"Job {job_id} is not in the database: never committed, or done and past its retention."
-        super().__init__(job_id, message)
+    def __init__(self, job_id: UUID, *, dropped: bool = False) -> None:
+        why = "its queue was full, and dropped it" if dropped else "never committed, or done and past its retention"
+        super().__init__(job_id, f"Job {job_id} is not in the database: {why}.")
 
 
 class ResultNotKept(JobError):

@@ -161,6 +161,8 @@ class JobHandle(Generic[R_co]):
         return cast("Literal['cancelled', 'requested', 'finished']", outcome)
 
     def _check_committed(self) -> None:
+        if self.dropped:
+            raise JobNotFound(self.id, dropped=True)
         if self._connection is None:
             return
         if in_transaction(self._connection):

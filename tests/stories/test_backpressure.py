@@ -162,8 +162,9 @@ async def test_a_dropped_call_says_so(dsn, sql):
     async with app_on(dsn, "drop") as jobs:
         handles = [await jobs.task_named("small").enqueue() for _ in range(7)]
         assert [job.dropped for job in handles] == [False] * 5 + [True] * 2
-        with pytest.raises(JobNotFound):
-            await handles[-1].info()
+        for ask in (handles[-1].info, handles[-1].result, handles[-1].cancel):
+            with pytest.raises(JobNotFound, match="queue was full"):
+                await ask()
     assert await count(sql) == 5
 
 
