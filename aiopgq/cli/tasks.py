@@ -8,7 +8,7 @@ import click
 from aiopgq._words.task import TaskDefinition, where_defined
 from aiopgq.cli.reach import Reach, reaching
 from aiopgq.cli.shape import Group, as_json
-from aiopgq.cli.tell import table, tell, tell_json
+from aiopgq.cli.tell import note, table, tell, tell_json
 from aiopgq.inspector import Inspector
 
 __all__ = ["tasks"]
@@ -52,10 +52,15 @@ def list_(reach: Reach, *, as_json: bool) -> None:
 def pause(reach: Reach, *, task: str) -> None:
     """Let no further job of a task begin, on any worker, until it is resumed; running ones go on."""
 
-    async def work(inspector: Inspector) -> bool:
-        return await inspector.pause(task=task)
+    async def work(inspector: Inspector) -> tuple[bool, bool]:
+        changed = await inspector.pause(task=task)
+        known = any(task in worker.tasks for worker in await inspector.workers(ended=True))
+        return changed, known or any(task == count.task for count in await inspector.counts())
 
-    tell(f"Task {task} is paused." if reach.inspect(work) else f"Task {task} was paused already.")
+    changed, known = reach.inspect(work)
+    tell(f"Task {task} is paused." if changed else f"Task {task} was paused already.")
+    if not known:
+        note("It has no unfinished jobs and no worker knows it: is that its full name, as of `tasks list`?")
 
 
 @tasks.command("resume", epilog="Example:\n  python -m aiopgq tasks resume mail.send")

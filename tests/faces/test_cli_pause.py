@@ -36,10 +36,18 @@ async def test_pausing_a_queue_nobody_knows_asks_for_its_name(cli):
     assert said.err == "It has no jobs and no worker serves it: is that its name?\n"
 
 
+async def test_pausing_a_task_nobody_knows_asks_for_its_name(cli):
+    said = cli("tasks", "pause", "add")
+
+    assert (said.code, said.out) == (0, "Task add is paused.\n")
+    assert said.err == "It has no unfinished jobs and no worker knows it: is that its full name, as of `tasks list`?\n"
+
+
 async def test_a_task_is_paused_and_resumed(cli, dsn, sql):
     await enqueue(dsn, "work.add", {"a": 1})
 
-    assert cli("tasks", "pause", "work.add").out == "Task work.add is paused.\n"
+    said = cli("tasks", "pause", "work.add")
+    assert (said.out, said.err) == ("Task work.add is paused.\n", "")
     assert cli("tasks", "pause", "work.add").out == "Task work.add was paused already.\n"
     assert cli("queues", "list").err == "Paused tasks: work.add\n"
     assert cli("run", "-A", "work", "--burst").code == 0
