@@ -290,7 +290,7 @@ BEGIN
         RETURN NEXT line.id;
     END LOOP;
     IF limits IS NOT NULL THEN
-        PERFORM aiopgq.let_in_by_limit(limits);
+        PERFORM aiopgq.let_in(NULL, limits);
     END IF;
 END
 $$;

@@ -83,11 +83,22 @@ COMMENT ON FUNCTION aiopgq.claim_job_batch IS
     'Claim up to p_limit due jobs of the queues and tasks the worker has registered; commit before running them. '
     'Nothing while it drains; an error if it is dead.';
 
+CREATE FUNCTION aiopgq.let_in_later() RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM set_config('aiopgq.letting_in', 'later', true);
+END
+$$;
+COMMENT ON FUNCTION aiopgq.let_in_later IS
+    'This transaction is somebody''s own and may go on: those who wait for its jobs are let in when it has ended.';
+
 CREATE FUNCTION aiopgq.complete_job(p_id uuid, p_claim uuid, p_result jsonb DEFAULT NULL, p_keep boolean DEFAULT true)
 RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 BEGIN
+    PERFORM aiopgq.let_in_later();
     BEGIN
         RETURN EXISTS (SELECT 1 FROM aiopgq.complete_jobs(ARRAY[p_id], ARRAY[p_claim], ARRAY[p_result::text], p_keep));
     EXCEPTION WHEN check_violation THEN
@@ -105,6 +116,7 @@ CREATE FUNCTION aiopgq.cancel_job(p_id uuid, p_claim uuid, p_reason text DEFAULT
 LANGUAGE plpgsql
 AS $$
 BEGIN
+    PERFORM aiopgq.let_in_later();
     IF p_claim IS NULL THEN
         RAISE null_value_not_allowed USING
             MESSAGE = 'a worker cancels a job by its claim_id',
@@ -134,6 +146,7 @@ DECLARE
     unwanted boolean;
     seconds double precision := greatest(extract(epoch FROM p_delay)::double precision, 0);
 BEGIN
+    PERFORM aiopgq.let_in_later();
     SELECT j.cancel_requested INTO unwanted
     FROM aiopgq.jobs j WHERE j.id = p_id AND j.claim_id = p_claim FOR UPDATE;
     IF NOT FOUND THEN
@@ -166,6 +179,7 @@ DECLARE
     reason text := left(p_error, 2000);
     entry text;
 BEGIN
+    PERFORM aiopgq.let_in_later();
     SELECT j.attempts, j.max_attempts, coalesce(w.name, j.worker_id::text) AS worker INTO mine
     FROM aiopgq.jobs j LEFT JOIN aiopgq.workers w ON w.id = j.worker_id
     WHERE j.id = p_id AND j.claim_id = p_claim FOR UPDATE OF j;

@@ -339,6 +339,12 @@ AS $$
 DECLARE
     entered integer := 0;
 BEGIN
+    IF current_setting('aiopgq.letting_in', true) = 'later' THEN
+        -- The gates would be locked for as long as a transaction of somebody else's takes, and all workers wait.
+        PERFORM aiopgq.knock('order', k.key) FROM (SELECT DISTINCT unnest(p_orders)) AS k (key);
+        PERFORM aiopgq.knock('limit', k.key) FROM (SELECT DISTINCT unnest(p_limits)) AS k (key);
+        RETURN 0;
+    END IF;
     IF p_orders IS NOT NULL THEN
         entered := aiopgq.let_in_by_order(p_orders);
     END IF;
@@ -349,7 +355,9 @@ BEGIN
     RETURN entered;
 END
 $$;
-COMMENT ON FUNCTION aiopgq.let_in IS 'What every statement calls by which jobs leave: let in those that wait for them.';
+COMMENT ON FUNCTION aiopgq.let_in IS
+    'What every statement calls by which jobs leave: let in those that wait for them; or, in functions that people call '
+    'in transactions of their own, knock, so that the next worker does it after the commit.';
 
 CREATE FUNCTION aiopgq.knock(p_kind text, p_key text) RETURNS void
 LANGUAGE plpgsql
@@ -380,8 +388,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION aiopgq.knock IS
-    'A producer has taken a job away from those that are inside, or first in their order: the next worker looks whether '
-    'another may go in.';
+    'A job has left those that are inside, or first in their order, in a transaction that may take its time: the next '
+    'worker looks whether another may go in.';
 
 CREATE FUNCTION aiopgq.admit_jobs(p_tasks text[], p_limit integer, OUT moved integer, OUT next_in double precision)
 LANGUAGE plpgsql

@@ -16,9 +16,9 @@ __all__ = ["DEFAULT_SCHEMA", "channel", "check_schema_name", "place_in", "quote"
 DEFAULT_SCHEMA: Final = "aiopgq"
 # Room for what is appended to the name of a NOTIFY channel (63 bytes at most).
 _SCHEMA_BYTES: Final = 48
-# A comment, a string, or a qualifier of ours. The setting aiopgq.notify is no table; it keeps its name.
-_TOKENS: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\baiopgq\.(?!notify\b)")
-_QUALIFIER: Final = re.compile(r"\baiopgq\.(?!notify\b)")
+# A comment, a string, or a qualifier of ours. Settings are no tables; they keep their names.
+_TOKENS: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\baiopgq\.(?!(?:notify|letting_in)\b)")
+_QUALIFIER: Final = re.compile(r"\baiopgq\.(?!(?:notify|letting_in)\b)")
 
 
 def check_schema_name(schema: str) -> str:

@@ -564,7 +564,7 @@ FUNCTION aiopgq.cancel_job(p_id uuid)
 FUNCTION aiopgq.cancel_job(p_id uuid, p_claim uuid, p_reason text DEFAULT NULL::text)
     -- End a claimed job as cancelled, by its worker. False: it belongs to somebody else by now.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 366c74cb6611a59359c70d76ddb782c6
+    md5 d76e4901d475ff68371c9b3528658975
 
 FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_keep boolean)
     -- Move cancelled jobs to the archive: claimed ones by their claim_id, pending ones by NULL.
@@ -602,7 +602,7 @@ FUNCTION aiopgq.claim_lanes(p_worker uuid, p_claim uuid, p_limit integer, p_task
 FUNCTION aiopgq.complete_job(p_id uuid, p_claim uuid, p_result jsonb DEFAULT NULL::jsonb, p_keep boolean DEFAULT true)
     -- Complete a claimed job. False: it belongs to somebody else by now, and nothing was written.
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 1ab63e13b7737a8bb43b00d261d4d66c
+    md5 0ab101d468c16af1cf5c2112265776e9
 
 FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p_keep boolean, p_let_in boolean DEFAULT true)
     -- Move completed jobs to the archive (or drop them if not p_keep); returns the ids that were still ours. A key that is unique for a period after completion is held from here on. p_let_in: let jobs in that waited for them, which locks their gates until the transaction ends.
@@ -715,7 +715,7 @@ FUNCTION aiopgq.fail_job(p_id uuid, p_claim uuid, p_error text, p_delay interval
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 eeffb7183248881f8f8861975c6fc26e
+    md5 4c70745c4eb9a3afd773e0adf848c069
 
 FUNCTION aiopgq.fall_asleep(p_slots integer[], p_seen bigint[], p_for double precision, p_lowered bigint[] DEFAULT NULL::bigint[], OUT flags bigint[], OUT lowered bigint[], OUT unbroken boolean, OUT horizon bigint)
     -- Raise the flag of each slot. unbroken: all have stood since they were seen, so no job can have been missed; else horizon is the transaction id that must pass before the sleeper may trust notifications.
@@ -852,7 +852,7 @@ FUNCTION aiopgq.key_writer(p_task text, p_key text)
     md5 d88358ad14f7c3ac04fb3eeb44710a3d
 
 FUNCTION aiopgq.knock(p_kind text, p_key text)
-    -- A producer has taken a job away from those that are inside, or first in their order: the next worker looks whether another may go in.
+    -- A job has left those that are inside, or first in their order, in a transaction that may take its time: the next worker looks whether another may go in.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
@@ -874,9 +874,9 @@ FUNCTION aiopgq.leave_sleepers(p_slots integer[], p_flags bigint[], p_queues tex
     md5 0b340ca1e1899c2598294112fa10df72
 
 FUNCTION aiopgq.let_in(p_orders text[], p_limits text[])
-    -- What every statement calls by which jobs leave: let in those that wait for them.
+    -- What every statement calls by which jobs leave: let in those that wait for them; or, in functions that people call in transactions of their own, knock, so that the next worker does it after the commit.
     RETURNS integer LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 c57750ca8faaabeb5b9250f662c34862
+    md5 fa377992890e4083575f2ee95e12ddc3
 
 FUNCTION aiopgq.let_in_by_limit(p_keys text[])
     -- Let jobs of each limit key in, higher priorities first, as many as there is room and as there are tokens.
@@ -901,6 +901,11 @@ FUNCTION aiopgq.let_in_by_order(p_keys text[])
     SET enable_mergejoin=off
     SET jit=off
     md5 07ae2332bf5727367d627269fe138c0a
+
+FUNCTION aiopgq.let_in_later()
+    -- This transaction is somebody's own and may go on: those who wait for its jobs are let in when it has ended.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 fe81efc0d9946c2ff908d9e139fa83e8
 
 FUNCTION aiopgq.let_in_stranded()
     -- The net below: let in jobs outside whose key has room, as a process that died between two statements leaves them.
@@ -1184,7 +1189,7 @@ FUNCTION aiopgq.reschedule_jobs(p_ids uuid[], p_claims uuid[], p_delays double p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 f48981613a78f9a4285146edfc8cea21
+    md5 478d60937f58b3d259078999384c25bd
 
 FUNCTION aiopgq.rescue_orphans(p_keep boolean)
     -- Take the jobs whose incarnation is dead or unknown: claims that were committed after their worker was given up.
@@ -1238,7 +1243,7 @@ FUNCTION aiopgq.return_job(p_id uuid, p_claim uuid, p_delay interval, p_refund b
     SET plan_cache_mode=force_generic_plan
     SET enable_seqscan=off
     SET jit=off
-    md5 77e42c68a5ca83622279fa8bbd025fff
+    md5 900ffae4170cf2e29aa5b202ba731441
 
 FUNCTION aiopgq.run_lock(p_id uuid, p_claim uuid)
     -- The advisory lock that the transaction of a run holds, so that its backend can be found, through a pooler too.

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from support import eventually
 
-from aiopgq import App, current_job
+from aiopgq import App, Limit, current_job
 from aiopgq.errors import JobCancelled, JobFailed
 
 ROOT = Path(__file__).parents[2]
@@ -439,3 +439,50 @@ async def test_workers_in_sql_and_in_python_work_one_queue_together_each_job_onc
     left = await connection.fetchrow("SELECT (SELECT count(*) FROM aiopgq.jobs), (SELECT count(*) FROM aiopgq.archive)")
     await connection.close()
     assert tuple(left) == (0, 200)
+
+
+@pytest.mark.parametrize("task", ["limited", "ordered"])
+@pytest.mark.parametrize("end", ["complete_job", "fail_job", "snooze_job", "cancel_job"])
+async def test_a_settlement_in_a_transaction_that_stays_open_stops_no_worker(dsn, task, end):
+    jobs = App(dsn)
+
+    @jobs.task(name="limited", limit=Limit(key="key", running=1))
+    async def limited(key: int) -> None: ...
+
+    @jobs.task(name="ordered", ordered_by="key")
+    async def ordered(key: int) -> None: ...
+
+    @jobs.task(name="plain")
+    async def plain() -> None: ...
+
+    more = {
+        "complete_job": "",
+        "fail_job": ", 'no', p_bury => true",
+        "snooze_job": ", '1 hour'",
+        "cancel_job": ", 'no'",
+    }
+    connection = await asyncpg.connect(dsn)
+    async with jobs, jobs.worker(["elsewhere"]):
+        one = await jobs.task_named(task).enqueue(1)
+        me = await connection.fetchval("SELECT aiopgq.register_worker('sql', ARRAY['default'], ARRAY[$1])", task)
+        [mine] = await connection.fetch("SELECT id, claim_id FROM aiopgq.claim_job_batch($1)", me)
+        assert mine["id"] == one.id
+        settle = f"SELECT aiopgq.{end}($1, $2{more[end]})"
+        async with jobs.worker():
+            behind = await jobs.task_named(task).enqueue(1)
+            transaction = connection.transaction()
+            await transaction.start()
+            assert await connection.fetchval(settle, *mine)
+            beside = [
+                await jobs.task_named(task).enqueue(2),
+                await jobs.task_named(task).enqueue(1),
+                await plain.enqueue(),
+            ]
+            await beside[0].result(timeout=10)
+            await beside[2].result(timeout=10)
+            assert (await behind.info()).status == "pending"
+            await transaction.commit()
+            if (task, end) != ("ordered", "snooze_job"):
+                await behind.result(timeout=10)
+                await beside[1].result(timeout=10)
+    await connection.close()
