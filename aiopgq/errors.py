@@ -353,7 +353,7 @@ class JobFailed(JobError):
         self.last_error = last_error
         super().__init__(
             job_id,
-            f"Job {job_id} failed for good: {last_error or 'no error was recorded'}. "
+            f"Job {job_id} failed for good: {(last_error or 'no error was recorded').removesuffix('.')}. "
             f"Look with `python -m aiopgq dead show {job_id}`, "
             f"run it again with `python -m aiopgq dead replay {job_id} --yes`.",
         )
