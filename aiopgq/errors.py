@@ -311,9 +311,7 @@ class QueueFull(AiopgqError):
     def __init__(self, queue: str, pending: int, max_pending: int, wanted: int = 1) -> None:
         self.queue, self.pending, self.max_pending, self.wanted = queue, pending, max_pending, wanted
         advice = "Enqueue later." if wanted <= max_pending else "Enqueue fewer at once."
-        super().__init__(
-            f"Queue {queue!r} has no room for {wanted} more: {pending} of {max_pending} are ready. {advice}"
-        )
+        super().__init__(f"Queue {queue!r} cannot take {wanted} more: {pending} of {max_pending} are ready. {advice}")
 
 
 class BrokerUnavailable(AiopgqError, ConnectionError):
@@ -370,9 +368,9 @@ class JobCancelled(JobError):
 class JobNotFound(JobError, LookupError):
     """There is no such job, or it is no longer kept."""
 
-    def __init__(self, job_id: UUID, *, dropped: bool = False) -> None:
-        why = "its queue was full, and dropped it" if dropped else "never committed, or done and past its retention"
-        super().__init__(job_id, f"Job {job_id} is not in the database: {why}.")
+    def __init__(self, job_id: UUID, reason: str = "never committed, or done and past its retention") -> None:
+        self.reason = reason
+        super().__init__(job_id, f"Job {job_id} is not in the database: {reason}.")
 
 
 class ResultNotKept(JobError):

@@ -162,7 +162,7 @@ class JobHandle(Generic[R_co]):
 
     def _check_committed(self) -> None:
         if self.dropped:
-            raise JobNotFound(self.id, dropped=True)
+            raise JobNotFound(self.id, "its queue was full, and dropped it")
         if self._connection is None:
             return
         if in_transaction(self._connection):
