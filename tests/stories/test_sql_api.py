@@ -461,8 +461,8 @@ async def test_a_settlement_in_a_transaction_that_stays_open_stops_no_worker(dsn
         "snooze_job": ", '1 hour'",
         "cancel_job": ", 'no'",
     }
-    connection = await asyncpg.connect(dsn)
-    async with jobs, jobs.worker(["elsewhere"]):
+    one_connection = asyncpg.create_pool(dsn, min_size=1, max_size=1)
+    async with one_connection as pool, pool.acquire() as connection, jobs, jobs.worker(["elsewhere"]):
         one = await jobs.task_named(task).enqueue(1)
         me = await connection.fetchval("SELECT aiopgq.register_worker('sql', ARRAY['default'], ARRAY[$1])", task)
         [mine] = await connection.fetch("SELECT id, claim_id FROM aiopgq.claim_job_batch($1)", me)
@@ -485,4 +485,3 @@ async def test_a_settlement_in_a_transaction_that_stays_open_stops_no_worker(dsn
             if (task, end) != ("ordered", "snooze_job"):
                 await behind.result(timeout=10)
                 await beside[1].result(timeout=10)
-    await connection.close()
