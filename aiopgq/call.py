@@ -18,17 +18,17 @@ __all__ = ["Call", "check_calls", "common_connection"]
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Call(Generic[R_co]):
+class Call(msgspec.Struct, Generic[R_co], eq=False):
     """A call of a task, checked and encoded, not yet enqueued; made by `task.call(…)`."""
 
-    __slots__ = ("connection", "definition", "home", "job", "once")
+    home: object
+    definition: TaskDefinition
+    job: NewJob
+    connection: Any
+    once: bool
 
-    def __init__(self, home: object, definition: TaskDefinition, job: NewJob, connection: Any, *, once: bool) -> None:
-        self.home = home
-        self.definition = definition
-        self.job = job
-        self.connection = connection
-        self.once = once
+    def __repr__(self) -> str:
+        return f"<call of task {self.job.task!r}>"
 
     @property
     def id(self) -> UUID:

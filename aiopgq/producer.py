@@ -114,6 +114,11 @@ class Producer:
         return handle
 
     async def _gathered(self, call: Call[Any]) -> list[JobHandle[Any]]:
+        if call.once:
+            # Middleware that goes on again after an error gets the job of its first try, if there is one.
+            return await self._insert([call], None)
+        call.once = True
+
         return [await self._gather(call)]
 
     async def _gather(self, call: Call[Any]) -> JobHandle[Any]:

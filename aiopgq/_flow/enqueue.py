@@ -193,4 +193,4 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
 
 
 def _ours(standing: Standing) -> Standing:
-    return standing._replace(verdict="new") if standing.verdict == "known" else standing
+    return Standing(standing.id, "new") if standing.verdict == "known" else standing

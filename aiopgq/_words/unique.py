@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 from uuid import UUID
+
+from msgspec import Struct
 
 from aiopgq._words import options
 from aiopgq.errors import ArgumentError, ConfigError
@@ -106,7 +108,7 @@ class UniqueKey:
     max_delay: float | None
 
 
-class Standing(NamedTuple):
+class Standing(Struct, frozen=True, gc=False):
     """The job that stands for a call once it is enqueued, and why.
 
     Attributes:

@@ -166,6 +166,22 @@ async def test_an_error_of_the_enqueue_passes_the_middleware(dsn):
     assert notes == ["AppNotOpen"]
 
 
+async def test_middleware_that_goes_on_a_second_time_gets_the_job_of_the_first(dsn, sql):
+    class Insisting:
+        async def enqueue(self, calls, proceed):
+            first = await proceed()
+            again = await proceed()
+            assert [one.id for one in first] == [one.id for one in again]
+            return again
+
+    jobs, add = both(dsn, Insisting())
+    async with jobs:
+        await add.enqueue(1)
+        await jobs.enqueue_many([add.call(2), add.call(3)])
+
+    assert await sql.fetchval("SELECT count(*) FROM aiopgq.jobs") == 3
+
+
 async def test_an_id_that_is_known_is_told_through_the_middleware(dsn):
     jobs, add = both(dsn, Noting("m", []))
     job_id = uuid4()
