@@ -465,7 +465,9 @@ async def test_a_settlement_in_a_transaction_that_stays_open_stops_no_worker(dsn
     async with one_connection as pool, pool.acquire() as connection, jobs, jobs.worker(["elsewhere"]):
         one = await jobs.task_named(task).enqueue(1)
         me = await connection.fetchval("SELECT aiopgq.register_worker('sql', ARRAY['default'], ARRAY[$1])", task)
-        [mine] = await connection.fetch("SELECT id, claim_id FROM aiopgq.claim_job_batch($1)", me)
+        claim = "SELECT id, claim_id FROM aiopgq.claim_job_batch($1)"
+        # The worker may be letting it in at this very moment.
+        [mine] = await eventually(lambda: connection.fetch(claim, me), what="it is claimed")
         assert mine["id"] == one.id
         settle = f"SELECT aiopgq.{end}($1, $2{more[end]})"
         async with jobs.worker():
