@@ -270,6 +270,7 @@ async def test_the_consumer_of_nats_writes_no_second_invoice_for_a_message_it_ha
             await connection.close()
 
 
+@pytest.mark.slow
 async def test_the_shop_and_its_billing_agree_whoever_is_away_for_a_while(dsn, invoices):
     await invoices.connection.execute(
         "CREATE TABLE orders (id serial PRIMARY KEY, reference text UNIQUE NOT NULL, cents integer NOT NULL)"

@@ -337,6 +337,7 @@ def test_a_newcomer_during_the_stop_waits_and_gets_a_new_server(folder, users, e
     assert eyes.postmaster() != first
 
 
+@pytest.mark.slow
 def test_coming_and_going_always_meets_a_living_server(folder, users, eyes, eventually):
     program = """
 import asyncio, sys, asyncpg

@@ -92,6 +92,7 @@ async def test_a_second_signal_ends_it_within_five_seconds_whatever_handlers_do(
     assert await statuses(sql) == {"pending": 2}
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_it_even_if_a_handler_blocks_the_event_loop(cli, dsn):
     await enqueue(dsn, "work.block", {})
     run = cli.run("-A", "work")
@@ -289,6 +290,7 @@ async def test_no_child_outlives_a_parent_that_was_killed(cli, dsn, sql):
     assert [tuple(row) for row in rows] == [("pending", 0), ("pending", 0)]
 
 
+@pytest.mark.slow
 async def test_a_child_whose_parent_was_killed_ends_even_if_a_handler_blocks_it(cli, dsn):
     await enqueue(dsn, "work.block", {})
     run = cli.run("-A", "work", "--shutdown-grace", 0)

@@ -260,6 +260,7 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(demo, moment, number):
     assert one.left() == ([], [])
 
 
+@pytest.mark.slow
 async def test_on_a_server_of_yours_it_has_a_schema_of_its_own_and_drops_it(demo, empty_dsn):
     one = demo("--dsn", empty_dsn)
     await asyncio.to_thread(one.line, "enqueue_many wrote")

@@ -239,6 +239,7 @@ async def test_a_migration_that_fails_leaves_the_ones_before_it_and_nothing_of_i
 # racing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
 async def test_twelve_racing_migrators_apply_each_migration_once(empty_dsn, isolation):
     for turn in range(20 if isolation == "read committed" else 3):

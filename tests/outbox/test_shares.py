@@ -83,6 +83,7 @@ class Slow:
         return [None] * len(events)
 
 
+@pytest.mark.slow
 async def test_a_receiver_too_slow_for_many_events_at_once_gets_fewer(jobs, relay, sql, add):
     slow = Slow()
     for number in ALL:

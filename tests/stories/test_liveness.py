@@ -290,6 +290,7 @@ async def test_the_dead_are_forgotten_after_a_day_unless_they_own_jobs(jobs, sql
 # nobody alive is robbed
 
 
+@pytest.mark.slow
 async def test_an_outage_longer_than_the_lease_of_all_makes_nobody_look_dead(proxy, journal, sql):
     apps = [App(proxy.dsn) for _ in range(2)]
     for app in apps:
@@ -331,6 +332,7 @@ async def test_an_outage_longer_than_the_lease_of_all_makes_nobody_look_dead(pro
         assert [worker._incarnation.lost for worker in workers] == [None, None]
 
 
+@pytest.mark.slow
 async def test_a_slow_network_and_a_wrong_clock_rob_nobody(proxy, journal, sql):
     apps = [App(proxy.dsn) for _ in range(2)]
     for app in apps:
@@ -364,6 +366,7 @@ async def test_a_slow_network_and_a_wrong_clock_rob_nobody(proxy, journal, sql):
     assert len(journal.jobs) == 4
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_costs_no_innocent_its_run(cli, dsn, sql, effects):
     blocked = start(cli, LEASE)
     innocent = await enqueue(dsn, "work.work", *[{"seconds": 0.5}] * 5)

@@ -124,6 +124,7 @@ async def test_listening_and_beating_go_around_the_pooler(dsn, program, pooler):
     assert {row["name"] for row in rows} >= {"aiopgq listen", "aiopgq pulse"}
 
 
+@pytest.mark.slow
 async def test_without_listen_dsn_a_worker_says_so_once_and_looks_every_second(program, pooler, caplog):
     caplog.set_level(logging.WARNING, "aiopgq")
     jobs, double = make_app(Counter(), pooler.dsn, **program.settings)
