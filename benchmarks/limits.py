@@ -5,7 +5,7 @@ from typing import Final
 import asyncpg
 
 from benchmarks import raw
-from benchmarks.load import declare, preload
+from benchmarks.load import declare, declare_limited, enqueue_in_chunks, preload
 from benchmarks.report import heading, median, table
 from benchmarks.server import Server
 from benchmarks.workers import started_workers
@@ -22,17 +22,8 @@ the drain alone in the same round."""
 
 _CONCURRENCY: Final = 100
 _ROUNDS: Final = 5
-_CHUNK: Final = 1000
+_BATCH: Final = 10_000
 _KEYS: Final = 50
-_RATE: Final = """
-    SELECT count(*) AS jobs,
-        count(*) FILTER (WHERE a.completed_at < span.last)
-            / nullif(extract(epoch FROM span.last - span.first), 0) AS rate
-    FROM aiopgq.archive a, (
-        SELECT min(o.claimed_at) AS first, max(o.completed_at) AS last FROM aiopgq.archive o WHERE o.task = $1) AS span
-    WHERE a.task = $1
-    GROUP BY span.first, span.last
-"""
 
 
 async def run(server: Server, quick: bool) -> None:
@@ -71,25 +62,24 @@ async def _unlimited(server: Server, jobs: int, blocked: int) -> float:
 
 async def _limited(server: Server, jobs: int) -> float:
     async with server.database() as dsn:
-        load = declare(dsn)
-        async with load.jobs:
-            for start in range(0, jobs, _CHUNK):
-                numbers = range(start, min(start + _CHUNK, jobs))
-                await load.jobs.enqueue_many([load.keyed.call(number % _KEYS) for number in numbers])
+        app = declare(dsn).jobs
+        keyed = declare_limited(app).keyed
+        async with app:
+            await enqueue_in_chunks(app, (keyed.call(number % _KEYS) for number in range(jobs)))
         await preload(dsn, 0)
         return await _drained(dsn, "bench.keyed", jobs)
 
 
 async def _block(dsn: str, count: int) -> None:
     """Fill the queue with jobs over their limit, which somebody has looked at."""
-    load = declare(dsn)
-    async with load.jobs:
-        for start in range(0, count, _CHUNK):
-            await load.jobs.enqueue_many([load.daily.call(number) for number in range(start, start + _CHUNK)])
+    app = declare(dsn).jobs
+    daily = declare_limited(app).daily
+    async with app:
+        await enqueue_in_chunks(app, (daily.call(number) for number in range(count)))
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("INSERT INTO aiopgq.limits VALUES ('bench.daily', NULL, 1, 1, 86400)")
-        while await connection.fetchval("SELECT moved FROM aiopgq.admit_jobs($1, $2)", ["bench.daily"], 10 * _CHUNK):
+        while await connection.fetchval("SELECT moved FROM aiopgq.admit_jobs($1, $2)", ["bench.daily"], _BATCH):
             pass
         # Else autovacuum does it in some of the drains, and takes a processor from them.
         await connection.execute("VACUUM aiopgq.jobs")
@@ -98,13 +88,8 @@ async def _block(dsn: str, count: int) -> None:
 
 
 async def _drained(dsn: str, task: str, jobs: int) -> float:
-    async with started_workers(dsn, _CONCURRENCY, burst=True) as workers:
-        for worker in workers:
-            worker.go()
-            await worker.cpu_seconds()
-    async with raw.connected(dsn) as connection:
-        found = await connection.fetchrow(_RATE, task)
-    if found is None or found["jobs"] != jobs:
-        raise RuntimeError(f"of {jobs} jobs these are known after the drain: {found}")
+    async with started_workers(dsn, _CONCURRENCY, burst=True, limited=True) as [worker]:
+        worker.go()
+        await worker.cpu_seconds()
 
-    return float(found["rate"])
+    return await raw.drain_rate(dsn, jobs, task)

@@ -2,17 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
 from time import monotonic_ns, perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 
 from aiopgq import App, Limit
+from aiopgq.call import Call
 from aiopgq.task import Task
 
-__all__ = ["Load", "declare", "preload", "producing"]
+__all__ = ["Limited", "Load", "declare", "declare_limited", "enqueue_in_chunks", "preload", "producing"]
 
 _CHUNK = 1000
 
@@ -25,13 +27,21 @@ class Load(NamedTuple):
         noop: Does nothing with three typed arguments.
         stamp: Writes the moment its handler starts to stdout, in nanoseconds of CLOCK_MONOTONIC, which all
             processes of a machine share.
-        keyed: Does nothing; of each key two run at once.
-        daily: Does nothing, once a day.
     """
 
     jobs: App[None]
     noop: Task[[int, str, float], None]
     stamp: Task[[int], None]
+
+
+class Limited(NamedTuple):
+    """Tasks with limits.
+
+    Attributes:
+        keyed: Does nothing; of each key two run at once.
+        daily: Does nothing, once a day.
+    """
+
     keyed: Task[[int], None]
     daily: Task[[int], None]
 
@@ -48,6 +58,12 @@ def declare(dsn: str, state: Callable[[], AbstractAsyncContextManager[None]] | N
     async def stamp(number: int) -> None:
         os.write(1, b"%d %d\n" % (number, monotonic_ns()))
 
+    return Load(jobs, noop, stamp)
+
+
+def declare_limited(jobs: App[None]) -> Limited:
+    """Add tasks with limits to an App; from then on its worker claims nothing ahead in their queue."""
+
     @jobs.task(name="bench.keyed", limit=Limit(key="key", running=2))
     async def keyed(key: int) -> None:
         pass
@@ -56,7 +72,14 @@ def declare(dsn: str, state: Callable[[], AbstractAsyncContextManager[None]] | N
     async def daily(number: int) -> None:
         pass
 
-    return Load(jobs, noop, stamp, keyed, daily)
+    return Limited(keyed, daily)
+
+
+async def enqueue_in_chunks(jobs: App[None], calls: Iterable[Call[Any]]) -> None:
+    """Enqueue many calls, a thousand in each transaction; the App is open."""
+    left = iter(calls)
+    while chunk := list(islice(left, _CHUNK)):
+        await jobs.enqueue_many(chunk)
 
 
 @asynccontextmanager
@@ -87,9 +110,7 @@ async def preload(dsn: str, count: int) -> None:
     """Fill the line with no-op jobs, and leave the server with statistics and without a backlog of writes."""
     load = declare(dsn)
     async with load.jobs:
-        for start in range(0, count, _CHUNK):
-            numbers = range(start, min(start + _CHUNK, count))
-            await load.jobs.enqueue_many([load.noop.call(number, "welcome", number / 8) for number in numbers])
+        await enqueue_in_chunks(load.jobs, (load.noop.call(number, "welcome", number / 8) for number in range(count)))
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("ANALYZE")

@@ -161,15 +161,15 @@ async def drain(dsn: str, batch: int, loops: int, *, overlapped: bool) -> None:
             group.create_task(loop(dsn, Lane(batch)))
 
 
-async def drain_rate(dsn: str, jobs: int) -> float:
-    """Return the jobs a second of a drain that is over.
+async def drain_rate(dsn: str, jobs: int, task: str | None = None) -> float:
+    """Return the jobs a second of a drain that is over, of one task or of all.
 
     Raises:
         RuntimeError: Not all of them are completed.
     """
     async with connected(dsn) as connection:
-        [(rate, completed)] = await connection.fetch(_DRAIN_RATE)
-        unfinished = await connection.fetchval("SELECT count(*) FROM aiopgq.jobs")
+        [(rate, completed)] = await connection.fetch(_DRAIN_RATE, task)
+        unfinished = await connection.fetchval("SELECT count(*) FROM aiopgq.jobs WHERE task = coalesce($1, task)", task)
     if completed != jobs or unfinished:
         raise RuntimeError(f"of {jobs} jobs {completed} are completed after the drain, {unfinished} unfinished")
 

@@ -1,6 +1,6 @@
 """Real worker processes: a program that runs one, and the benchmark's hold on it.
 
-    python -m benchmarks.workers DSN --concurrency 100 [--burst]
+    python -m benchmarks.workers DSN --concurrency 100 [--burst] [--limited]
 
 The program says "ready" when all is imported, and starts claiming when it reads a line. At the end of its input it
 stops, so none outlives the benchmark. At its own end it says how much CPU time it used since it started claiming.
@@ -18,7 +18,7 @@ from time import process_time
 import uvloop
 
 from aiopgq.cli.child import settle_down
-from benchmarks.load import declare
+from benchmarks.load import declare, declare_limited
 
 __all__ = ["WorkerProcess", "started_process", "started_workers"]
 
@@ -78,17 +78,18 @@ async def started_process(module: str, *options: str) -> AsyncIterator[WorkerPro
 
 @asynccontextmanager
 async def started_workers(
-    dsn: str, concurrency: int, *, processes: int = 1, burst: bool = False
+    dsn: str, concurrency: int, *, processes: int = 1, burst: bool = False, limited: bool = False
 ) -> AsyncIterator[list[WorkerProcess]]:
-    """Start worker processes that claim as soon as they are told to."""
-    options = [dsn, "--concurrency", str(concurrency), *(["--burst"] if burst else [])]
+    """Start worker processes that claim as soon as they are told to, and know the tasks with limits or do not."""
+    flags = [f"--{flag}" for flag, given in (("burst", burst), ("limited", limited)) if given]
+    options = [dsn, "--concurrency", str(concurrency), *flags]
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(started_process("benchmarks.workers", *options)) for _ in range(processes)
         ]
 
 
-async def _work(dsn: str, concurrency: int, *, burst: bool) -> None:
+async def _work(dsn: str, concurrency: int, *, burst: bool, limited: bool) -> None:
     told = asyncio.Event()
     began = 0.0
 
@@ -106,7 +107,10 @@ async def _work(dsn: str, concurrency: int, *, burst: bool) -> None:
         began = process_time()
         yield
 
-    worker = declare(dsn, gate).jobs.worker(concurrency=concurrency, burst=burst, job_log=False)
+    jobs = declare(dsn, gate).jobs
+    if limited:
+        declare_limited(jobs)
+    worker = jobs.worker(concurrency=concurrency, burst=burst, job_log=False)
     asyncio.get_running_loop().add_reader(0, read)
     await worker.run()
     asyncio.get_running_loop().remove_reader(0)
@@ -118,7 +122,8 @@ if __name__ == "__main__":
     parser.add_argument("dsn")
     parser.add_argument("--concurrency", type=int, required=True)
     parser.add_argument("--burst", action="store_true")
+    parser.add_argument("--limited", action="store_true")
     chosen = parser.parse_args()
     # As the processes of `run` do.
     settle_down()
-    uvloop.run(_work(chosen.dsn, chosen.concurrency, burst=chosen.burst))
+    uvloop.run(_work(chosen.dsn, chosen.concurrency, burst=chosen.burst, limited=chosen.limited))

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from benchmarks import raw
-from benchmarks.load import declare
+from benchmarks.load import declare, enqueue_in_chunks
 from benchmarks.report import heading, median, table
 from benchmarks.server import Server
 from benchmarks.workers import started_workers
@@ -94,9 +94,7 @@ async def _raw(dsn: str, jobs: int) -> None:
 async def _ours(dsn: str, jobs: int) -> None:
     load = declare(dsn)
     async with load.jobs:
-        for start in range(0, jobs, _BULK):
-            numbers = range(start, min(start + _BULK, jobs))
-            await load.jobs.enqueue_many([load.noop.call(12345, "welcome", 0.125) for _ in numbers])
+        await enqueue_in_chunks(load.jobs, (load.noop.call(12345, "welcome", 0.125) for _ in range(jobs)))
     async with started_workers(dsn, _CONCURRENCY, burst=True) as [worker]:
         worker.go()
         await worker.cpu_seconds()

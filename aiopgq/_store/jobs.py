@@ -285,7 +285,7 @@ class Jobs:
 
     async def drain_rate(self) -> tuple[float, int]:
         """Return how many jobs of the archive were run a second, and how many there are."""
-        [(rate, completed)] = await self._fetch("count what was done", "drain_rate")
+        [(rate, completed)] = await self._fetch("count what was done", "drain_rate", None)
         return rate or 0.0, completed
 
     async def cancel(self, job_id: UUID) -> str:
