@@ -12,6 +12,7 @@ from aiopgq._words.options import JobOptions, Unset
 from aiopgq._words.task import TaskDefinition
 from aiopgq._words.unique import Unique
 from aiopgq.call import Call
+from aiopgq.errors import ArgumentError
 
 __all__ = ["Terms"]
 
@@ -30,6 +31,9 @@ class Terms:
         home: The App of the task, which knows its full name.
         definition: The task.
         chosen: What goes before what the task says.
+
+    Raises:
+        ArgumentError: A key for the limit of a task that has none.
     """
 
     __slots__ = ("_behind", "_chosen", "_definition", "_home", "_id", "_queue", "_restraint", "_unique")
@@ -52,8 +56,9 @@ class Terms:
         )
         self._restraint: Restraint | None = definition.restraint
         self._unique: Unique | None = definition.unique if isinstance(chosen.unique, Unset) else chosen.unique
-        if chosen.limit is not None and self._restraint is None:
-            self._restraint = Restraint(definition.function, None, None, "pass")
+        if chosen.limit is not None and (self._restraint is None or self._restraint.limit is None):
+            reason = "the task has no limit, so there is nothing to give a key for."
+            raise ArgumentError(definition.name, "limit", reason)
 
     def call(self, connection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         """Check and encode a call; nothing is sent.

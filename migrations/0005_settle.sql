@@ -87,7 +87,7 @@ BEGIN
         PERFORM aiopgq.let_in(orders, limits);
     END IF;
     IF queues IS NOT NULL THEN
-        PERFORM aiopgq.wake_limited(queues);
+        PERFORM aiopgq.wake_queues(queues);
     END IF;
 
     FOREACH one IN ARRAY coalesce(done, '{}') LOOP
@@ -147,7 +147,7 @@ BEGIN
         PERFORM aiopgq.let_in(orders, limits);
     END IF;
     IF queues IS NOT NULL THEN
-        PERFORM aiopgq.wake_limited(queues);
+        PERFORM aiopgq.wake_queues(queues);
     END IF;
 
     FOREACH one IN ARRAY coalesce(done, '{}') LOOP
@@ -215,7 +215,7 @@ BEGIN
         PERFORM aiopgq.let_in(orders, limits);
     END IF;
     IF queues IS NOT NULL THEN
-        PERFORM aiopgq.wake_limited(queues);
+        PERFORM aiopgq.wake_queues(queues);
     END IF;
 
     FOREACH one IN ARRAY coalesce(done, '{}') LOOP

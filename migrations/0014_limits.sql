@@ -308,20 +308,21 @@ BEGIN
             PERFORM aiopgq.wake_queue(next.queue, clock_timestamp());
         END LOOP;
         IF let_in > 0 OR one.next_at IS NOT NULL OR tokens < room THEN
+            IF let_in > 0 AND tokens IS NOT NULL THEN
+                one.full_at := aiopgq.spend(one.full_at, let_in, one.rate, one.per);
+            END IF;
             UPDATE aiopgq.gates g
             SET lowest = CASE WHEN num_nonnulls(one.running, one.rate) > 0
                               THEN greatest(g.lowest, low) ELSE g.lowest END,
-                full_at = CASE WHEN let_in > 0 AND tokens IS NOT NULL
-                               THEN aiopgq.spend(one.full_at, let_in, one.rate, one.per) ELSE one.full_at END,
+                full_at = one.full_at,
                 next_at = CASE WHEN tokens <= let_in AND tokens < room AND (
                                    -- In an order, so that no plan takes the index of all that are held.
                                    SELECT j.id FROM aiopgq.jobs j WHERE j.held = 'limit' AND j.limit_key = one.key
                                    ORDER BY j.priority DESC, j.place LIMIT 1) IS NOT NULL
                                -- Nothing tells when one of those in line has started, and looking costs something.
-                               THEN greatest(CASE WHEN crowded THEN clock_timestamp() + '0.1 seconds' END,
-                                   aiopgq.next_token(
-                                       CASE WHEN let_in > 0 THEN aiopgq.spend(one.full_at, let_in, one.rate, one.per)
-                                            ELSE one.full_at END, one.rate, one.burst, one.per)) END
+                               THEN greatest(
+                                   CASE WHEN crowded THEN clock_timestamp() + '0.1 seconds' END,
+                                   aiopgq.next_token(one.full_at, one.rate, one.burst, one.per)) END
             WHERE g.key = 'limit ' || one.key;
         END IF;
         entered := entered + let_in;
@@ -576,6 +577,19 @@ COMMENT ON FUNCTION aiopgq.declare_limits IS
 
 -- Queues: their limits count when a claim is made, so they need no gate.
 
+CREATE FUNCTION aiopgq.wake_queues(p_queues text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    one text;
+BEGIN
+    FOREACH one IN ARRAY ARRAY(SELECT DISTINCT q.name FROM unnest(p_queues) AS q (name)) LOOP
+        PERFORM aiopgq.wake_queue(one, clock_timestamp());
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION aiopgq.wake_queues IS 'Wake whoever sleeps on these queues: jobs may start there.';
+
 CREATE FUNCTION aiopgq.limit_queues(
     p_names text[], p_running integer[], p_rates integer[], p_bursts integer[], p_pers double precision[],
     p_unlimited text[]
@@ -584,8 +598,6 @@ LANGUAGE plpgsql
 SET enable_seqscan = off
 SET jit = off
 AS $$
-DECLARE
-    one text;
 BEGIN
     IF p_names <> '{}' THEN
         PERFORM nextval('aiopgq.restraints');
@@ -599,9 +611,7 @@ BEGIN
         (running, rate, burst, per) = (excluded.running, excluded.rate, excluded.burst, excluded.per)
     WHERE (q.running, q.rate, q.burst, q.per)
         IS DISTINCT FROM (excluded.running, excluded.rate, excluded.burst, excluded.per);
-    FOREACH one IN ARRAY p_names || p_unlimited LOOP
-        PERFORM aiopgq.wake_queue(one, clock_timestamp());
-    END LOOP;
+    PERFORM aiopgq.wake_queues(p_names || p_unlimited);
 END
 $$;
 COMMENT ON FUNCTION aiopgq.limit_queues IS 'Say what limits queues have; the last worker that starts is right.';
@@ -668,19 +678,6 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION aiopgq.wake_limited(p_queues text[]) RETURNS void
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    one text;
-BEGIN
-    FOREACH one IN ARRAY ARRAY(SELECT DISTINCT q.name FROM unnest(p_queues) AS q (name)) LOOP
-        PERFORM aiopgq.wake_queue(one, clock_timestamp());
-    END LOOP;
-END
-$$;
-COMMENT ON FUNCTION aiopgq.wake_limited IS 'Jobs have left queues with limits: others may start.';
-
 -- Pauses
 
 CREATE FUNCTION aiopgq.pause_queue(p_queue text) RETURNS boolean
@@ -736,19 +733,14 @@ LANGUAGE plpgsql
 SET enable_seqscan = off
 SET jit = off
 AS $$
-DECLARE
-    line record;
 BEGIN
     DELETE FROM aiopgq.paused_tasks WHERE name = p_task;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
     -- A few may still be in line.
-    FOR line IN
-        SELECT DISTINCT q.queue FROM aiopgq.workers w CROSS JOIN unnest(w.queues) AS q (queue) WHERE w.dead_at IS NULL
-    LOOP
-        PERFORM aiopgq.wake_queue(line.queue, clock_timestamp());
-    END LOOP;
+    PERFORM aiopgq.wake_queues(ARRAY(
+        SELECT q.queue FROM aiopgq.workers w CROSS JOIN unnest(w.queues) AS q (queue) WHERE w.dead_at IS NULL));
 
     RETURN true;
 END

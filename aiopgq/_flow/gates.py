@@ -8,14 +8,13 @@ If the process dies here, another worker's next pass does the rest.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Mapping
 from typing import Final
 
 from aiopgq._store.limits import Limits
-from aiopgq._store.patience import Patience
+from aiopgq._store.patience import Patience, comes
 from aiopgq._words.limit import Rule
 from aiopgq.errors import StoreError
 
@@ -84,9 +83,7 @@ class Gatekeeper:
                 wait = self._patience.failed(error)
             else:
                 self._patience.worked()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._asked.wait()
+            await comes(self._asked, wait)
 
     async def work(self) -> None:
         """Do one pass; whoever comes while one is under way waits for its end and does another."""

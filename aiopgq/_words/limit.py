@@ -123,8 +123,6 @@ class Restraint:
             ArgumentError: A key is of a type that makes none, or too long.
         """
         limit_key = order_key = None
-        if self.limit is None and given is not None:
-            raise ArgumentError(task, "limit", "the task has no limit, so there is nothing to give a key for.")
         if self.limit is not None:
             if given is None and self.limit.key is None:
                 limit_key = self.limit_name(task)

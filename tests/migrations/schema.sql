@@ -549,7 +549,7 @@ FUNCTION aiopgq.bury_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_err
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 e9aee2407a3f214c584d194c2725d82c
+    md5 a4b899697d1ec9364b7a6879ce38256e
 
 FUNCTION aiopgq.bury_worker(p_parent uuid, p_pid integer, p_keep boolean)
     -- Declare the incarnations of a child process dead, of which its parent knows that it has ended, and take their jobs.
@@ -574,7 +574,7 @@ FUNCTION aiopgq.cancel_jobs(p_ids uuid[], p_claims uuid[], p_reasons text[], p_k
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 445fa1ace900e9715e69103245276473
+    md5 782f76097fee7648911a3fc79d8eb871
 
 FUNCTION aiopgq.channel()
     -- The NOTIFY channel: the name of this schema.
@@ -612,7 +612,7 @@ FUNCTION aiopgq.complete_jobs(p_ids uuid[], p_claims uuid[], p_results text[], p
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 dcce13c0545e6d70da721583470c209b
+    md5 e70ff317fcdb3ea618b3af22da35da32
 
 FUNCTION aiopgq.complete_within(p_id uuid, p_claim uuid, p_result text, p_keep boolean)
     -- Complete a job inside the transaction of its handler. False: the job belongs to somebody else.
@@ -888,7 +888,7 @@ FUNCTION aiopgq.let_in_by_limit(p_keys text[])
     SET enable_hashjoin=off
     SET enable_mergejoin=off
     SET jit=off
-    md5 03d591a8f809043d1451439f77779e01
+    md5 170acea625ca2a0dedb1a1e2640e3dcf
 
 FUNCTION aiopgq.let_in_by_order(p_keys text[])
     -- Let the first job of each order key in, if none of them is inside and no dead letter stands before it.
@@ -924,7 +924,7 @@ FUNCTION aiopgq.limit_queues(p_names text[], p_running integer[], p_rates intege
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 986851acb632714ac596330cab82206e
+    md5 4b526be902c04d31238712cd0c031101
 
 FUNCTION aiopgq.limited_queues()
     RETURNS text[] LANGUAGE plpgsql STABLE PARALLEL UNSAFE
@@ -1215,7 +1215,7 @@ FUNCTION aiopgq.resume_task(p_task text)
     RETURNS boolean LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     SET enable_seqscan=off
     SET jit=off
-    md5 96a8c41c603ed8754106ff59f7c9be3a
+    md5 62a939b034735adc2a6fed24a4e712c7
 
 FUNCTION aiopgq.retire_worker(p_worker uuid)
     RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -1337,16 +1337,16 @@ FUNCTION aiopgq.wake_after_insert()
     SET search_path=pg_catalog
     md5 f444d8fe8bcc8fab2bf312d177a6e605
 
-FUNCTION aiopgq.wake_limited(p_queues text[])
-    -- Jobs have left queues with limits: others may start.
-    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-    md5 5e50ccd78d6ad7c91502d7fc72131bad
-
 FUNCTION aiopgq.wake_queue(p_queue text, p_due timestamp with time zone)
     -- The one place that announces a pending job: notify if somebody sleeps beyond the moment it is due.
     RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
     md5 92cbcbf6182763106b8288bc37a2274b
+
+FUNCTION aiopgq.wake_queues(p_queues text[])
+    -- Wake whoever sleeps on these queues: jobs may start there.
+    RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    md5 5e50ccd78d6ad7c91502d7fc72131bad
 
 FUNCTION aiopgq.wake_relays()
     RETURNS trigger LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
