@@ -70,19 +70,19 @@ async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def enqueue_batch(connection: asyncpg.Connection, size: int) -> None:
-    """Insert jobs by the statement that aiopgq uses."""
+    """Insert jobs by the statement that aiopgq uses, given what it gives: what jobs share once."""
     await connection.fetch(
         _ENQUEUE,
         [uuid7() for _ in range(size)],
-        [_QUEUE] * size,
-        [_TASK] * size,
+        [_QUEUE],
+        [_TASK],
         [_ARGS] * size,
-        [_PRIORITY] * size,
-        [None] * size,
-        [None] * size,
-        [12] * size,
-        [None] * size,
-        [None] * size,
+        [_PRIORITY],
+        None,
+        None,
+        [12],
+        None,
+        None,
     )
 
 

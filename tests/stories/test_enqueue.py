@@ -481,6 +481,29 @@ async def test_a_bulk_takes_calls_of_several_tasks_with_options_of_their_own(job
     ]
 
 
+async def test_what_jobs_share_makes_the_same_rows_as_when_it_is_said_for_each(sql):
+    rows = {}
+    for queue, copies in (("said once", 1), ("said for each", 3)):
+        await sql.execute(
+            "SELECT aiopgq.enqueue_jobs($1, $2, $3, $4, $5, NULL, NULL, $6, NULL, NULL)",
+            [uuid4() for _ in range(3)],
+            [queue] * copies,
+            ["t"] * copies,
+            [f'{{"n":{n}}}' for n in range(3)],
+            [7] * copies,
+            [5] * copies,
+        )
+        rows[queue] = await sql.fetch(
+            """SELECT to_jsonb(j) - '{id,queue,place,run_at,created_at}'::text[], run_at = created_at
+            FROM aiopgq.jobs j WHERE queue = $1 ORDER BY place""",
+            queue,
+        )
+
+    assert len(rows["said once"]) == 3
+    assert rows["said once"] == rows["said for each"]
+    assert all(ready for _, ready in rows["said once"])
+
+
 async def test_an_empty_bulk_is_nothing(jobs, sql):
     assert await jobs.enqueue_many([]) == []
     assert await count(sql) == 0
