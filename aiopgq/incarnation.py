@@ -238,8 +238,9 @@ class Incarnation:
                 jobs = await self._claimer.claim(group, sweep=sweep)
                 prefetch.found(group, jobs)
                 found += len(jobs)
+                may_start = self.may_start
                 for job in jobs:
-                    self._workshop.accept(job, runs=self.may_start)
+                    self._workshop.accept(job, runs=may_start)
             if 0 < found <= _FEW:
                 # A few begin before the next claim is sent; while many begin, it is under way.
                 await asyncio.sleep(0)

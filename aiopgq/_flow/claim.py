@@ -28,6 +28,7 @@ log = logging.getLogger("aiopgq.claim")
 
 # Places are drawn before the commit: the last few may still appear below the highest one seen.
 _SLACK: Final = 256
+_LANE: Final = attrgetter("queue", "priority")
 _PLACE: Final = attrgetter("place")
 _PRIORITY: Final = attrgetter("priority")
 _SWEEP_INTERVAL: Final = 0.25
@@ -189,7 +190,7 @@ class Claimer:
     def _move_bounds(self, taken: Sequence[ClaimedJob], *, swept: bool) -> None:
         now = monotonic()
         # They come in the order of their places: the last of a lane stays.
-        highest = {(job.queue, job.priority): job.place for job in taken}
+        highest = dict(zip(map(_LANE, taken), map(_PLACE, taken), strict=True))
         for lane, place in highest.items():
             state = self._lanes.setdefault(Lane(*lane), _LaneState(0, now))
             state.seen_at = now

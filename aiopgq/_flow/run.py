@@ -10,13 +10,14 @@ If the process dies here, the run is over and nobody settles it: its job is resc
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import anyio
 import anyio.to_thread
+from msgspec.structs import replace
 
 from aiopgq._store.patience import comes
 from aiopgq._words.clock import monotonic
@@ -29,6 +30,10 @@ from aiopgq._words.task import TaskDefinition
 __all__ = ["Runner"]
 
 log = logging.getLogger("aiopgq.run")
+
+# So many begin in one turn of the loop. Between turns it looks at its sockets: the next claim is under way while the
+# rest begins, and what has ended is being written.
+_AT_ONCE: Final = 100
 
 
 class Transacting(Protocol):
@@ -88,6 +93,8 @@ class Runner:
         self._threads = anyio.CapacityLimiter(threads)
         self._loop = asyncio.get_running_loop()
         self.running: dict[UUID, CurrentJob] = {}
+        self._fresh: list[tuple[CurrentJob, TaskDefinition]] = []
+        self._begun = 0
         self._all_done = asyncio.Event()
         self._all_done.set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -102,14 +109,29 @@ class Runner:
             return
         definition = self._tasks[job.task]
         run = CurrentJob(job, monotonic(), None if self._transacting is None else self)
+        if not self.running:
+            self._all_done.clear()
         self.running[job.id] = run
-        self._all_done.clear()
-        self._loop.create_task(self._run(run, definition))
+        if self._fresh or self._begun == _AT_ONCE:
+            self._fresh.append((run, definition))
+        else:
+            if not self._begun:
+                self._loop.call_soon(self._next_turn)
+            self._begun += 1
+            self._loop.create_task(self._run(run, definition))
         timeout = definition.timeout if job.timeout is None else job.timeout.total_seconds()
         if timeout:
             run.deadline = run.began + timeout
             if run.deadline < self._alarm_at:
                 self._set_alarm(run.deadline)
+
+    def _next_turn(self) -> None:
+        fresh, self._fresh = self._fresh[:_AT_ONCE], self._fresh[_AT_ONCE:]
+        self._begun = len(fresh)
+        if fresh:
+            self._loop.call_soon(self._next_turn)
+        for run, definition in fresh:
+            self._loop.create_task(self._run(run, definition))
 
     def runs(self, job: ClaimedJob) -> bool:
         """Tell whether this claim of a job runs here."""
@@ -170,22 +192,33 @@ class Runner:
             if self._around is None:
                 value = await self._call(run, definition)
             else:
-                value = await self._around(run, partial(self._call, run, definition))
+                value = await self._around(run, partial(self._proceed, run, definition))
         except BaseException as error:  # noqa: BLE001  # SystemExit of a handler must not end the worker
             failure = error
         self._finish(run, definition, value, failure)
         # This frame is in the traceback: without the knot, what the handler held goes at once.
         value = failure = None
 
-    async def _call(self, run: CurrentJob, definition: TaskDefinition) -> Any:
+    async def _proceed(self, run: CurrentJob, definition: TaskDefinition) -> Any:
+        return await self._call(run, definition)
+
+    def _call(self, run: CurrentJob, definition: TaskDefinition) -> Awaitable[Any]:
+        # No coroutine around the handler's own: that costs what decoding the arguments does.
         args, kwargs = definition.codec.decode(run.job.args)
         if definition.threaded:
             call = partial(definition.function, *args, **kwargs)
-            return await anyio.to_thread.run_sync(call, limiter=self._threads)
+            return anyio.to_thread.run_sync(call, limiter=self._threads)
         if definition.transactional and self._transacting is not None:
-            run.transaction = await self._transacting.begin(run.job)
+            return self._call_in_transaction(self._transacting, run, partial(definition.function, *args, **kwargs))
 
-        return await definition.function(*args, **kwargs)
+        handler: Awaitable[Any] = definition.function(*args, **kwargs)
+        return handler
+
+    async def _call_in_transaction(
+        self, transacting: Transacting, run: CurrentJob, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        run.transaction = await transacting.begin(run.job)
+        return await call()
 
     def _finish(self, run: CurrentJob, definition: TaskDefinition, value: Any, failure: BaseException | None) -> None:
         # The task holds the run by its context.
@@ -193,7 +226,7 @@ class Runner:
         run.deadline = math.inf
         settlement = self._concluded(run, definition, value, failure)
         if run.reported:
-            settlement = settlement._replace(report=run.take_report(monotonic()))
+            settlement = replace(settlement, report=run.take_report(monotonic()))
         if run.transaction is None and not run.settles_itself:
             self._close(run, settlement, failure)
             return
@@ -220,7 +253,7 @@ class Runner:
         ended: Settlement | None
 
         def failed(error: BaseException) -> Settlement:
-            return self._concluded(run, definition, None, error)._replace(report=settlement.report)
+            return replace(self._concluded(run, definition, None, error), report=settlement.report)
 
         try:
             if transaction is None:
@@ -231,7 +264,7 @@ class Runner:
             ended = inconclusive(run.job, error, self._worker)
         run.handle = run.transaction = None
         if ended is None:
-            self._close(run, settlement._replace(settled=True), failure, tells=False)
+            self._close(run, replace(settlement, settled=True), failure, tells=False)
         else:
             self._close(run, ended, failure)
         if transaction is not None:
@@ -248,10 +281,10 @@ class Runner:
     def _close(
         self, run: CurrentJob, settlement: Settlement, failure: BaseException | None, *, tells: bool = True
     ) -> None:
-        del self.running[run.id]
+        del self.running[run.job.id]
         seconds = monotonic() - run.began
         if self._timed:
-            settlement = settlement._replace(seconds=seconds)
+            settlement = replace(settlement, seconds=seconds)
         self._finished(settlement, seconds)
         if not self.running:
             self._all_done.set()

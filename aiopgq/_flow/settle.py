@@ -80,9 +80,10 @@ class Settler:
 
     def add(self, settlement: Settlement) -> None:
         """Take an outcome; it is kept until written."""
+        if not self._waiting:
+            self._arrived.set()
+            self._idle.clear()
         self._waiting.append(settlement)
-        self._arrived.set()
-        self._idle.clear()
 
     async def run(self) -> None:
         """Write outcomes until cancelled."""

@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from aiopgq._store.foreign import check_connection, in_transaction, is_asyncpg
 from aiopgq._store.jobs import Jobs, complete_foreign
 from aiopgq._store.patience import Patience, comes
@@ -203,7 +205,7 @@ class Transactor:
             extra={"job_id": job.id, "task": job.task},
         )
 
-        return settlement._replace(settled=True)
+        return replace(settlement, settled=True)
 
     async def _commit(
         self, transaction: Transaction, settlement: Settlement, failed: Callable[[BaseException], Settlement]
@@ -216,7 +218,7 @@ class Transactor:
         except StoreError as error:
             return failed(error)
 
-        return settlement._replace(settled=True)
+        return replace(settlement, settled=True)
 
     def _refused(self, settlement: Settlement, error: RowRefused) -> Settlement:
         log.error("the outcome (%s) of job %s cannot be stored: %s", settlement.kind, settlement.job.id, error)

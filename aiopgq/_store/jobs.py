@@ -30,6 +30,8 @@ __all__ = [
     "complete_foreign",
 ]
 
+# `_make` without the call around it.
+_new: Final = tuple.__new__
 EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _COMPLETE_TYPES: Final = ("uuid", "uuid", "text", "boolean")
 _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
@@ -162,12 +164,12 @@ class Jobs:
             list(queues.values()),
             *bounds,
         )
-        return [ClaimedJob._make((*row, claim_id)) for row in rows]
+        return [_new(ClaimedJob, (*row, claim_id)) for row in rows]
 
     async def reclaim(self, worker: UUID, claim_id: UUID) -> list[ClaimedJob]:
         """Read again what a claim took whose answer was lost."""
         rows = await self._fetch("read a claim again", "reclaim", worker, claim_id)
-        return [ClaimedJob._make((*row, claim_id)) for row in rows]
+        return [_new(ClaimedJob, (*row, claim_id)) for row in rows]
 
     async def mark(self, marks: Sequence[Mark]) -> dict[UUID, bool]:
         """Mark long runs. Returns those still ours, and whether a cancel was requested."""
@@ -183,7 +185,8 @@ class Jobs:
         match kind:
             case "completed":
                 results = given([one.result for one in batch])
-                rows = await self._fetch("complete jobs", "complete", ids, claims, results, keep)
+                [(ours,)] = await self._fetch("complete jobs", "complete", ids, claims, results, keep)
+                return set(ids if ours is None else ours)
             case "cancelled":
                 rows = await self._fetch("cancel jobs", "cancel", ids, claims, [one.reason for one in batch], keep)
             case "failed":

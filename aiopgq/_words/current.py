@@ -3,7 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, overload
 from uuid import UUID
 
@@ -97,7 +97,7 @@ class CurrentJob:
     @property
     def created_at(self) -> datetime:
         """When it was enqueued, by the clock of PostgreSQL."""
-        return self.job.created_at
+        return datetime.fromtimestamp(self.job.created, UTC)
 
     @property
     def headers(self) -> dict[str, Any]:

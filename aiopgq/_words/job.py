@@ -52,7 +52,13 @@ class Lane(NamedTuple):
 
 
 class ClaimedJob(NamedTuple):
-    """A row that belongs to this worker; attempts already counts the run to come."""
+    """A row that belongs to this worker.
+
+    Attributes:
+        attempts: Counts the run to come already.
+        created: Seconds since 1970, by the clock of PostgreSQL; asyncpg takes longer to make a datetime of it than
+            for the rest of the row.
+    """
 
     id: UUID
     queue: str
@@ -64,8 +70,7 @@ class ClaimedJob(NamedTuple):
     attempts: int
     max_attempts: int
     timeout: timedelta | None
-    created_at: datetime
-    run_at: datetime
+    created: float
     claim_id: UUID
 
 
@@ -80,7 +85,7 @@ class Mark(NamedTuple):
     events: int
 
 
-class Settlement(NamedTuple):
+class Settlement(Struct, frozen=True, gc=False):
     """An outcome on its way to the store.
 
     Attributes:

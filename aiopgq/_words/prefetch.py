@@ -1,6 +1,6 @@
 """Jobs that wait in a worker for a slot: how many may, for how long, and who is next.
 
-A few more jobs than there are slots are claimed while runs are so short that the claims would bound the throughput.
+More jobs than there are slots are claimed while runs are so short that the claims would bound the throughput.
 What waits should start within some 20 ms by what runs took lately; whatever has not after 100 ms, because a slow job
 came between, is given to other workers. A job that waits may start before one of higher priority that came later, by
 as much.
@@ -22,6 +22,7 @@ __all__ = ["TICK", "Prefetch"]
 TICK: Final = 0.05
 _PATIENCE: Final = 2
 _SOON: Final = 0.02
+# Or as many as there are slots, if those are more: they run while the next are claimed.
 _MOST: Final = 100
 # Characters of arguments that wait, by what jobs brought lately.
 _LARGEST: Final = 1_000_000
@@ -52,8 +53,10 @@ class _Pool:
 
     def measure(self, seconds: float, characters: int) -> None:
         """Take a run into the means; the first ones weigh the same."""
-        self.runs += 1
-        weight = max(_WEIGHT, 1 / self.runs)
+        weight = _WEIGHT
+        if self.runs < _ENOUGH_RUNS:
+            self.runs += 1
+            weight = 1 / self.runs
         self.seconds += weight * (seconds - self.seconds)
         self.characters += weight * (characters - self.characters)
 
@@ -67,7 +70,7 @@ class _Pool:
         if self.runs < _ENOUGH_RUNS or self.seconds > _SOON or monotonic() < self.barred_until:
             return 0
         soon = _SOON * self.size / max(self.seconds, 1e-9)
-        return int(min(_MOST, soon, _LARGEST / max(self.characters, 1.0)))
+        return int(min(max(_MOST, self.size), soon, _LARGEST / max(self.characters, 1.0)))
 
 
 class Prefetch:
@@ -84,8 +87,8 @@ class Prefetch:
         self._may_wait = may_wait
         closed = {slots.pool(queue) for queue in off}
         pools = {pool: slots.size(pool) for pool in map(slots.pool, slots.queues) if pool not in closed}
-        # Where there are as many slots as may wait, claims are large enough without.
-        self._pools = {pool: _Pool(size) for pool, size in pools.items() if size < _MOST}
+        self._pools = {pool: _Pool(size) for pool, size in pools.items()}
+        self._of_queue = {queue: pool for queue in slots.queues if (pool := self._pools.get(slots.pool(queue)))}
         self._ticks = 0
 
     def __len__(self) -> int:
@@ -105,7 +108,7 @@ class Prefetch:
 
     def add(self, job: ClaimedJob) -> bool:
         """Let a job wait; False if it may not."""
-        pool = self._pools.get(self._slots.pool(job.queue))
+        pool = self._of_queue.get(job.queue)
         if pool is None:
             return False
         if not self._may_wait(job):
@@ -118,12 +121,12 @@ class Prefetch:
 
     def next(self, queue: str) -> ClaimedJob | None:
         """Take out the job that has waited longest for the slot of a queue."""
-        pool = self._pools.get(self._slots.pool(queue))
+        pool = self._of_queue.get(queue)
         return pool.waiting.popleft()[0] if pool is not None and pool.waiting else None
 
     def is_low(self, queue: str) -> bool:
         """Tell, after `next`, whether more should be claimed now; True once for each time it was filled."""
-        pool = self._pools.get(self._slots.pool(queue))
+        pool = self._of_queue.get(queue)
         return pool is not None and len(pool.waiting) == pool.mark
 
     def remove(self, job_id: UUID) -> ClaimedJob | None:
@@ -159,7 +162,7 @@ class Prefetch:
 
     def ran(self, job: ClaimedJob, seconds: float) -> None:
         """Take note of how long a run took."""
-        pool = self._pools.get(self._slots.pool(job.queue))
+        pool = self._of_queue.get(job.queue)
         if pool is not None:
             pool.measure(seconds, len(job.args))
 

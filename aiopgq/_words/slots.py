@@ -55,19 +55,20 @@ class Slots:
         """Return the queues with room for more jobs; those that share take turns in coming first.
 
         Args:
-            room: Gives how many more than the free slots a pool has room for.
+            room: Gives how many more than the free slots a pool has room for. They are not claimed together with as
+                many that find slots: a claim of both is followed by a small one, and each costs about the same.
         """
         groups = []
         more = room(_SHARED) if self._shared else 0
         if self._shared and self._shared_free + more > 0:
             self._turn = (self._turn + 1) % len(self._shared)
             order = self._shared[self._turn :] + self._shared[: self._turn]
-            share = _share(self._shared_free, self._concurrency) + more
+            share = max(_share(self._shared_free, self._concurrency), more)
             groups.append(Group(dict.fromkeys(order, share), share))
         own = {queue: both for queue, free in self._own_free.items() if (both := free + room(queue)) > 0}
         if own:
             free = sum(self._own_free.values())
-            groups.append(Group(own, _share(free, sum(self._own.values())) + sum(own.values()) - free))
+            groups.append(Group(own, max(_share(free, sum(self._own.values())), sum(own.values()) - free)))
 
         return groups
 

@@ -271,7 +271,6 @@ def _claimed(new: NewJob, attempt: int, max_attempts: int | None, headers: Mappi
     if attempt > most:
         raise ConfigError("attempt", f"{attempt} is more than the {most} there may be.")
     text = new.headers if headers is None else msgspec.json.encode(options.headers("headers", headers)).decode()
-    moment = now()
 
     return ClaimedJob(
         id=new.id,
@@ -284,8 +283,7 @@ def _claimed(new: NewJob, attempt: int, max_attempts: int | None, headers: Mappi
         attempts=attempt,
         max_attempts=most,
         timeout=None if new.timeout is None else timedelta(seconds=new.timeout),
-        created_at=moment,
-        run_at=moment,
+        created=now().timestamp(),
         claim_id=uuid7(),
     )
 

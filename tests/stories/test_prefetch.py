@@ -126,7 +126,8 @@ async def test_short_jobs_are_claimed_ahead_and_run_in_their_order(crowd, limits
             await eventually(lambda: len(crowd.ran["behind"]) == BEHIND, within=30, what="they run")
 
     assert crowd.numbers("behind") == list(range(BEHIND))
-    assert max(limits) == SLOTS + 100
+    # As many as may wait; those that find slots are not claimed on top.
+    assert max(limits) == 100
 
 
 async def test_a_drain_ends_when_none_waits_any_more(crowd):

@@ -34,8 +34,7 @@ def job(attempts=1, max_attempts=12):
         attempts=attempts,
         max_attempts=max_attempts,
         timeout=None,
-        created_at=NOW,
-        run_at=NOW,
+        created=NOW.timestamp(),
         claim_id=UUID(int=2),
     )
 

@@ -12,7 +12,7 @@
 --
 -- Locks:   the rows of queues with a limit or a pause, in order; the chosen rows, FOR UPDATE SKIP LOCKED
 -- Index:   jobs_line
--- Returns: id, queue, task, priority, place, args, headers, attempts, max_attempts, timeout, created_at, run_at; in no order
+-- Returns: id, queue, task, priority, place, args, headers, attempts, max_attempts, timeout, created; in no order
 SELECT c.id, c.queue, c.task, c.priority, c.place, c.args, c.headers,
-    c.attempts, c.max_attempts, c.timeout, c.created_at, c.run_at
+    c.attempts, c.max_attempts, c.timeout, date_part('epoch', c.created_at) AS created
 FROM aiopgq.claim_lanes($1, $2, $3, $4, $5, $6, $7, $8, $9) AS c

@@ -7,5 +7,6 @@
 --
 -- Locks:   the rows, in the order of id
 -- Index:   jobs_key
--- Returns: id; of those that were still ours
-SELECT c.id FROM aiopgq.complete_jobs($1, $2, $3, $4) AS c (id)
+-- Returns: ours; one row, the ids of those that were still ours, NULL if all were
+SELECT CASE WHEN count(*) < cardinality($1) THEN coalesce(array_agg(c.id), '{}') END AS ours
+FROM aiopgq.complete_jobs($1, $2, $3, $4) AS c (id)
