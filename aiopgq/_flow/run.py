@@ -203,7 +203,7 @@ class Runner:
         return await self._call(run, definition)
 
     def _call(self, run: CurrentJob, definition: TaskDefinition) -> Awaitable[Any]:
-        # No coroutine around the handler's own: that costs what decoding the arguments does.
+        # No coroutine around the handler's own: each run would pay for it.
         args, kwargs = definition.codec.decode(run.job.args)
         if definition.threaded:
             call = partial(definition.function, *args, **kwargs)

@@ -660,7 +660,7 @@ FUNCTION aiopgq.enqueue_jobs(p_ids uuid[], p_queues text[], p_tasks text[], p_ar
     -- Insert a batch of jobs, in the order of the arrays; return how many. Times are seconds; a NULL delay and run_at means now. A queue, task, priority or number of attempts that is missing is the first one of its array.
     RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
     SET search_path=pg_catalog
-    md5 7877a5056de7c7dc36c7d4bd29f4c77a
+    md5 26de44b4c0c01e974bc61b66f6671f41
 
 FUNCTION aiopgq.enqueue_jobs_once(p_ids uuid[], p_queues text[], p_tasks text[], p_args text[], p_priorities smallint[], p_delays double precision[], p_run_ats timestamp with time zone[], p_max_attempts integer[], p_timeouts double precision[], p_headers text[])
     -- As enqueue_jobs, but a job that is already known, whatever became of it, is not inserted again.
