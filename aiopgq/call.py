@@ -1,7 +1,7 @@
 """Calls of tasks that are not enqueued yet."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from aiopgq._words.job import NewJob
 from aiopgq._words.task import TaskDefinition
 from aiopgq.errors import UsageError
 
-__all__ = ["Call", "check_calls", "common_connection"]
+__all__ = ["Call", "check_calls", "common_connection", "several"]
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -60,25 +60,32 @@ class Call(msgspec.Struct, Generic[R_co], eq=False):
         self.job.headers = msgspec.json.encode(merged).decode() if merged else None
 
 
-def check_calls(home: object, calls: Iterable[Call[Any]]) -> list[Call[Any]]:
+def several(calls: Iterable[Call[Any]]) -> Iterator[Call[Any]]:
+    """Begin to read what `enqueue_many` was given.
+
+    Raises:
+        TypeError: It is one call, or nothing that can be read.
+    """
+    if isinstance(calls, Call) or not isinstance(calls, Iterable):
+        raise TypeError(f"enqueue_many takes several calls made by task.call(…), such as a list, not {calls!r}.")
+
+    return iter(calls)
+
+
+def check_calls(home: object, calls: Sequence[Call[Any]]) -> None:
     """Check that a batch holds calls of one App's tasks and nothing else.
 
     Raises:
         TypeError: Something in it was not made by `task.call(…)`.
         UsageError: A call is one of another App's task.
     """
-    if isinstance(calls, Call) or not isinstance(calls, Iterable):
-        raise TypeError(f"enqueue_many takes several calls made by task.call(…), such as a list, not {calls!r}.")
-    checked = list(calls)
-    for call in checked:
+    for call in calls:
         if not isinstance(call, Call):
             if inspect.iscoroutine(call):
                 call.close()
             raise TypeError(f"enqueue_many takes calls made by task.call(…), not {type(call).__name__}.")
         if call.home is not home:
             raise UsageError(f"Task {call.definition.name!r} belongs to another App; enqueue its calls there.")
-
-    return checked
 
 
 def common_connection(calls: Sequence[Call[Any]], given: Any) -> Any:

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio.to_thread
 
-from aiopgq._flow.enqueue import DEADLINE, Batcher, insert
+from aiopgq._flow.enqueue import DEADLINE, Attempt, Batcher, insert, pour
 from aiopgq._flow.listen import keep_listening
 from aiopgq._flow.results import Results
 from aiopgq._flow.watch import Watch
@@ -107,7 +107,7 @@ class Opened:
     def __init__(self, database: Database, *, keep: bool) -> None:
         self.database = database
         self._loop = asyncio.get_running_loop()
-        self._inserting: set[asyncio.Future[list[Standing]]] = set()
+        self._inserting: set[asyncio.Future[Any]] = set()
         self.lines = Lines(database.connect, "app", _LINES)
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
         self.jobs = Jobs(self.lines)
@@ -160,9 +160,21 @@ class Opened:
         if here is not self._loop:
             raise WrongLoop
 
-    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]:
+    async def pour(self, parts: Iterable[Sequence[NewJob]]) -> Attempt | None:
+        """Insert jobs as they are made, in one transaction; closing waits for it. See `aiopgq._flow.enqueue.pour`."""
+        pouring = self._loop.create_future()
+        self._inserting.add(pouring)
+        try:
+            return await pour(self.lines, parts)
+        finally:
+            self._inserting.discard(pouring)
+            pouring.set_result(None)
+
+    async def insert(
+        self, batch: Sequence[NewJob], *, once: bool, keep: bool, before: Attempt | None = None
+    ) -> list[Standing]:
         """Insert a batch in one transaction; closing waits for it. See `aiopgq._flow.enqueue.insert`."""
-        inserting = asyncio.ensure_future(insert(self.jobs, batch, once=once, keep=keep))
+        inserting = asyncio.ensure_future(insert(self.jobs, batch, once=once, keep=keep, before=before))
         self._inserting.add(inserting)
         inserting.add_done_callback(self._inserting.discard)
 

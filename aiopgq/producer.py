@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from aiopgq._flow.enqueue import DEADLINE, Batcher
+from aiopgq._flow.enqueue import DEADLINE, Attempt, Batcher
 from aiopgq._flow.pressure import Count, Pressure
 from aiopgq._store.jobs import Jobs
 from aiopgq._store.new_rows import count_ready_foreign, enqueue_foreign
 from aiopgq._words.job import NewJob
 from aiopgq._words.pending import MaxPending
 from aiopgq._words.unique import Standing
-from aiopgq.call import Call, check_calls, common_connection
+from aiopgq.call import Call, common_connection
 from aiopgq.errors import ArgumentError
 from aiopgq.handle import Home, JobHandle
+from aiopgq.inflow import PART, Inflow, Unpourable
 from aiopgq.middleware import Chain
 
 __all__ = ["Producer"]
@@ -30,7 +31,11 @@ class Supply(Protocol):
     @property
     def batcher(self) -> Batcher: ...
 
-    async def insert(self, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]: ...
+    async def pour(self, parts: Iterable[Sequence[NewJob]]) -> Attempt | None: ...
+
+    async def insert(
+        self, batch: Sequence[NewJob], *, once: bool, keep: bool, before: Attempt | None = None
+    ) -> list[Standing]: ...
 
 
 class ProducerHome(Home, Protocol):
@@ -64,10 +69,28 @@ class Producer:
         """Enqueue calls in one transaction, all or none.
 
         Raises:
-            ArgumentError: A call debounces without a delay. No SQL was sent.
+            ArgumentError: A call debounces without a delay. Nothing is enqueued.
             AiopgqError: What `App.enqueue_many` raises.
         """
-        calls = check_calls(self._home, calls)
+        inflow = Inflow(self._home, calls)
+        inflow.take()
+        before: Attempt | None = None
+        # What goes around an enqueue, and what looks for room, has to see all calls before the first is sent.
+        apart = not self._bounded and not self._chain.around_enqueue
+        if apart and connection is None and len(inflow.taken) == PART:
+            try:
+                before = await self._home.supply("enqueue jobs").pour(inflow.parts())
+            except Unpourable:
+                if inflow.failure is not None:
+                    raise inflow.failure from None
+            else:
+                if before is None:
+                    return _poured(self._home, inflow.taken)
+        inflow.take(None)
+
+        return await self._whole(inflow.taken, connection, before)
+
+    async def _whole(self, calls: Sequence[Call[Any]], connection: Any, before: Attempt | None) -> list[JobHandle[Any]]:
         connection = common_connection(calls, connection)
         if not calls:
             return []
@@ -77,24 +100,25 @@ class Producer:
             if debounces and job.delay is None and job.run_at is None:
                 raise ArgumentError(job.task, "unique", "debounce needs to know the delay; write options(delay=…).")
 
-        return await self._chain.enqueue(calls, partial(self._insert, calls, connection))
+        return await self._chain.enqueue(calls, partial(self._insert, calls, connection, before))
 
-    async def _insert(self, calls: Sequence[Call[Any]], connection: Any) -> list[JobHandle[Any]]:
+    async def _insert(
+        self, calls: Sequence[Call[Any]], connection: Any, before: Attempt | None = None
+    ) -> list[JobHandle[Any]]:
         home = self._home
         if connection is None:
             home.supply("enqueue jobs")
         dropped = await self._dropped(calls, connection) if self._bounded else set()
         batch = [call.job for number, call in enumerate(calls) if number not in dropped]
         once = any(call.once for call in calls) or len({job.id for job in batch}) < len(batch)
-        for call in calls:
-            # Whoever enqueues the same calls again, after a lost answer say, gets the same jobs.
-            call.once = True
+        _remember(calls)
         if not batch:
             standings = []
         elif connection is not None:
             standings = await enqueue_foreign(connection, home.schema, batch, once=once)
         else:
-            standings = await home.supply("enqueue jobs").insert(batch, once=once, keep=home.keeps_results)
+            supply = home.supply("enqueue jobs")
+            standings = await supply.insert(batch, once=once, keep=home.keeps_results, before=before)
         standing = iter(standings)
 
         return [
@@ -156,6 +180,17 @@ class Producer:
     async def _count(self, queue: str, limit: int) -> int:
         async with asyncio.timeout(DEADLINE):
             return await self._home.supply("count ready jobs").jobs.ready(queue, limit)
+
+
+def _remember(calls: Iterable[Call[Any]]) -> None:
+    """Let whoever enqueues the same calls again, after a lost answer say, get the same jobs."""
+    for call in calls:
+        call.once = True
+
+
+def _poured(home: Home, calls: Sequence[Call[Any]]) -> list[JobHandle[Any]]:
+    _remember(calls)
+    return [JobHandle(home, call.job.id, call.definition.codec) for call in calls]
 
 
 def _handle(home: Home, call: Call[Any], standing: Standing, connection: Any) -> JobHandle[Any]:

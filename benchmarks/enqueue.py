@@ -87,7 +87,7 @@ async def _enqueue(dsn: str) -> AsyncIterator[Call]:
 async def _enqueue_many(dsn: str) -> AsyncIterator[Call]:
     load = declare(dsn)
     async with load.jobs:
-        yield lambda: load.jobs.enqueue_many([load.noop.call(12345, "welcome", 0.125) for _ in range(_BULK)])
+        yield lambda: load.jobs.enqueue_many(load.noop.call(12345, "welcome", 0.125) for _ in range(_BULK))
 
 
 _PROGRAMS: Final = [

@@ -2,26 +2,28 @@
 
 Takes new jobs from many callers, gives each his answer when *his* row is committed. Self-clocking: with nothing
 in flight a batch leaves at once, and what arrives while it is under way goes together next; so one caller waits
-for nobody, and fifty share a commit.
+for nobody, and fifty share a commit. Many calls of one caller go part by part, in one transaction.
 
 If the process dies here, rows that were answered are committed; of the others each is there or is not.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from aiopgq._store.connection import Lines
 from aiopgq._store.jobs import Jobs
+from aiopgq._store.parts import Parts
 from aiopgq._store.trouble import NotSent
 from aiopgq._words.batch import moderate
 from aiopgq._words.clock import monotonic
 from aiopgq._words.counted import counted
 from aiopgq._words.job import NewJob
 from aiopgq._words.unique import Standing
-from aiopgq.errors import EnqueueUnknown, RowRefused, StoreUnavailable
+from aiopgq.errors import EnqueueUnknown, RowRefused, StoreError, StoreUnavailable
 
-__all__ = ["DEADLINE", "Batcher", "insert"]
+__all__ = ["DEADLINE", "Attempt", "Batcher", "insert", "pour"]
 
 DEADLINE: Final = 10.0
 _PAUSE: Final = 0.2
@@ -157,8 +159,53 @@ def _answer(batch: Sequence[_Call], verdict: Callable[[_Call], Exception | None]
             call.answer.set_exception(error)
 
 
-async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool) -> list[Standing]:
+class Attempt(NamedTuple):
+    """A try at a batch that failed: when it began, and whether it may be committed all the same."""
+
+    began: float
+    maybe_committed: bool
+
+
+async def pour(lines: Lines, parts: Iterable[Sequence[NewJob]]) -> Attempt | None:
+    """Insert jobs with new ids and without keys, part by part as they are made, in one transaction.
+
+    Args:
+        lines: Where to.
+        parts: Read one after the other; what it raises rolls back, and is raised.
+
+    Returns:
+        None when all are committed; otherwise what `insert` has to know to go on.
+    """
+    began = monotonic()
+    writing = Parts(lines)
+    try:
+        async with asyncio.timeout(DEADLINE) as silence:
+            await writing.write(_paced(parts, silence))
+    except (StoreError, TimeoutError) as error:
+        unanswered = isinstance(error, StoreUnavailable | TimeoutError)
+        return Attempt(began, unanswered and writing.committing)
+
+    return None
+
+
+def _paced(parts: Iterable[Sequence[NewJob]], silence: asyncio.Timeout) -> Iterator[Sequence[NewJob]]:
+    """Give PostgreSQL its time anew for each part."""
+    for part in parts:
+        silence.reschedule(asyncio.get_running_loop().time() + DEADLINE)
+        yield part
+
+
+async def insert(
+    jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool, before: Attempt | None = None
+) -> list[Standing]:
     """Insert a batch in one transaction, all or none; return the job that stands for each.
+
+    Args:
+        jobs: Where to.
+        batch: The jobs.
+        once: Whether some of them may be known.
+        keep: Whether finished jobs are kept.
+        before: The try that failed, if there was one.
 
     Raises:
         RowRefused: PostgreSQL cannot store one of them; none was inserted.
@@ -167,8 +214,11 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
         EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
     """
     keyed = any(job.unique is not None for job in batch)
-    deadline = monotonic() + DEADLINE + len(batch) / _SLOWEST
-    maybe_committed = False
+    before = before or Attempt(monotonic(), maybe_committed=False)
+    deadline = before.began + DEADLINE + len(batch) / _SLOWEST
+    maybe_committed = before.maybe_committed
+    if maybe_committed and not keep:
+        raise EnqueueUnknown(batch[0].id)
     trouble: Exception | None = None
     while True:
         try:
@@ -176,8 +226,7 @@ async def insert(jobs: Jobs, batch: Sequence[NewJob], *, once: bool, keep: bool)
                 if keyed:
                     standings = await jobs.enqueue_unique(batch, once=once or maybe_committed)
                 else:
-                    new = await jobs.enqueue(batch, once=once or maybe_committed)
-                    standings = [Standing(job.id, "new" if job.id in new else "known") for job in batch]
+                    standings = await jobs.enqueue(batch, once=once or maybe_committed)
         except (StoreUnavailable, TimeoutError) as error:
             if not isinstance(error, NotSent):
                 if not keep:

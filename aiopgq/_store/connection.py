@@ -7,7 +7,7 @@ statement runs under a timer of ours, and a connection that failed in the middle
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -163,15 +163,15 @@ class Line:
             return rows
 
     @asynccontextmanager
-    async def borrow(self, doing: str) -> AsyncIterator[Any]:
-        """Lend the connection to one user at a time, for `timer` seconds at most."""
+    async def borrow(self, doing: str, *, timed: bool = True) -> AsyncIterator[Any]:
+        """Lend the connection to one user at a time, for `timer` seconds at most unless he has a timer of his own."""
         self.users += 1
         try:
             async with self._turn:
                 with translated(doing, self.settings.schema):
                     try:
                         self._asked_at = monotonic()
-                        async with asyncio.timeout(self.timer):
+                        async with asyncio.timeout(self.timer if timed else None):
                             await self._connect()
                             yield self._connection
                     except TimeoutError:
@@ -238,9 +238,15 @@ class Lines:
 
     async def fetch(self, doing: str, sql: str, *args: Any) -> list[Any]:
         """Run one statement on a free line; see `Line.fetch`."""
+        return await self._free().fetch(doing, sql, *args)
+
+    def borrow(self, doing: str, *, timed: bool = True) -> AbstractAsyncContextManager[Any]:
+        """Lend the connection of a free line; see `Line.borrow`."""
+        return self._free().borrow(doing, timed=timed)
+
+    def _free(self) -> Line:
         # Connected ones first, so that an idle program keeps few connections.
-        line = min(self._lines, key=lambda line: (line.users, not line.connected))
-        return await line.fetch(doing, sql, *args)
+        return min(self._lines, key=lambda line: (line.users, not line.connected))
 
     async def close(self) -> None:
         """Close all connections."""

@@ -95,8 +95,8 @@ class Jobs:
 
     # enqueue
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, once: bool = False) -> set[UUID]:
-        """Insert jobs; with `once`, only those that are in none of the tables. Returns the ids inserted."""
+    async def enqueue(self, jobs: Sequence[NewJob], *, once: bool = False) -> list[Standing]:
+        """Insert jobs; with `once`, only those that are in none of the tables. Returns the job that stands for each."""
         name, _, columns = insertion(jobs, once=once)
         return inserted(jobs, name, await self._fetch("enqueue jobs", name, *columns))
 

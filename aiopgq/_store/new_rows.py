@@ -49,9 +49,8 @@ async def enqueue_foreign(connection: Any, schema: str, jobs: Sequence[NewJob], 
         sql = statement("enqueue_unique", schema)
         return standings(jobs, await fetch_foreign(connection, sql, _KEYED_TYPES, keyed_columns(jobs, once=once)))
     name, types, columns = insertion(jobs, once=once)
-    new = inserted(jobs, name, await fetch_foreign(connection, statement(name, schema), types, columns))
 
-    return [Standing(job.id, "new" if job.id in new else "known") for job in jobs]
+    return inserted(jobs, name, await fetch_foreign(connection, statement(name, schema), types, columns))
 
 
 async def count_ready_foreign(connection: Any, schema: str, queue: str, limit: int) -> int:
@@ -69,14 +68,15 @@ def insertion(jobs: Sequence[NewJob], *, once: bool) -> tuple[str, tuple[str, ..
     return "enqueue_restrained", _RESTRAINED_TYPES, [*_columns(jobs), limits, orders, blocks]
 
 
-def inserted(jobs: Sequence[NewJob], name: str, rows: Sequence[Any]) -> set[UUID]:
-    """Read the answer of such a statement: the ids that are new."""
+def inserted(jobs: Sequence[NewJob], name: str, rows: Sequence[Any]) -> list[Standing]:
+    """Read the answer of such a statement: the job that stands for each."""
     if name == "enqueue":
         # One that is known already would have been refused, and all with it.
-        return {job.id for job in jobs}
-
+        return [Standing(job.id, "new") for job in jobs]
     # A caller's connection may have a codec of its own for uuid.
-    return {UUID(str(row[0])) for row in rows}
+    new = {UUID(str(row[0])) for row in rows}
+
+    return [Standing(job.id, "new" if job.id in new else "known") for job in jobs]
 
 
 def keyed_columns(jobs: Sequence[NewJob], *, once: bool) -> list[Any]:

@@ -35,7 +35,7 @@ class Ours(Peer):
         await self._noop.enqueue(number)
 
     async def enqueue_many(self, numbers: Sequence[int]) -> None:
-        await self._jobs.enqueue_many([self._noop.call(number) for number in numbers])
+        await self._jobs.enqueue_many(self._noop.call(number) for number in numbers)
 
     async def work(self, concurrency: int) -> None:
         await self._jobs.worker(concurrency=concurrency, job_log=False).run()

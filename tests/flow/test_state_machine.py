@@ -215,7 +215,7 @@ class World:
                 new.queue, new.priority, new.task, new.max_attempts, in_line=new.delay is None
             )
             self.model[new.id].restrained = is_restrained(new)
-        assert await self.jobs.enqueue(batch) == {new.id for new in batch}
+        assert await self.jobs.enqueue(batch) == [Standing(new.id, "new") for new in batch]
 
     def new_job(self, job_id=None):
         task = self.dice.choices(TASKS, [4, 1])[0]
@@ -237,7 +237,8 @@ class World:
 
     async def enqueue_again(self):
         """Repeat ids that are known already, wherever their jobs are."""
-        assert await self.jobs.enqueue([self.new_job(one) for one in self.some_ids()], once=True) == set()
+        again = [self.new_job(one) for one in self.some_ids()]
+        assert await self.jobs.enqueue(again, once=True) == [Standing(new.id, "known") for new in again]
 
     async def enqueue_unique(self):
         """Enqueue a batch of which most have keys, some the same."""
