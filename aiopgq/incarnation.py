@@ -227,8 +227,12 @@ class Incarnation:
         """Claim for every group of queues with room; True if there was work, no room for it, or no time."""
         prefetch = self._workshop.prefetch
         groups = prefetch.groups()
-        if not groups or self._workshop.unsettled > max(_FEWEST_UNSETTLED, 2 * self._equipment.slots.total):
+        if not groups:
             await self.sleeper.pause()
+            return True
+        if self._workshop.unsettled > max(_FEWEST_UNSETTLED, 2 * self._equipment.slots.total):
+            # No slot may be taken any more, and so nobody give a nudge.
+            await first_of(self.sleeper.pause(), self._workshop.relieved())
             return True
         # Looking takes the nudge that stop() gives, so whoever is stopped does not look.
         while not self._ending:

@@ -200,6 +200,10 @@ class Workshop:
         if len(self.prefetch):
             self._ticking = self._loop.call_later(TICK, self._tick)
 
+    async def relieved(self) -> None:
+        """Wait until some outcomes are written."""
+        await self._settler.progress()
+
     async def settled(self, within: float) -> bool:
         """Wait until every outcome is written, so many seconds at most; tell whether that came true."""
         began = monotonic()

@@ -64,6 +64,7 @@ class Settler:
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._wrote = asyncio.Event()
         self._patience = Patience(log, "settle", _LONGEST_PAUSE)
         self._urged = asyncio.Event()
 
@@ -102,8 +103,14 @@ class Settler:
             for kind, some in by_kind.items():
                 await self._write(kind, some)
                 self._under_way -= len(some)
+            self._wrote.set()
             if not self.unsettled:
                 self._idle.set()
+
+    async def progress(self) -> None:
+        """Wait until the outcomes under way are written."""
+        self._wrote.clear()
+        await self._wrote.wait()
 
     async def settled(self, within: float) -> bool:
         """Wait until nothing is unsettled, so many seconds at most; tell whether that came true.

@@ -249,6 +249,28 @@ async def test_a_listener_that_dies_often_leaves_no_connection_behind(jobs, sql,
 # claims and settlements
 
 
+async def test_a_worker_with_too_many_outcomes_to_write_claims_again_when_they_are_written(
+    jobs, journal, sql, monkeypatch
+):
+    monkeypatch.setattr("aiopgq.incarnation._FEWEST_UNSETTLED", 0)
+    monkeypatch.setattr("aiopgq._flow.wake._LONGEST_PAUSE", NEVER)
+
+    @jobs.task(name="t")
+    async def task() -> None:
+        with journal.run():
+            pass
+
+    async with jobs, jobs.worker(concurrency=1, poll_interval=NEVER) as worker:
+        async with sql.transaction():
+            await sql.execute("LOCK TABLE aiopgq.archive IN SHARE MODE")
+            handles = await jobs.enqueue_many([task.call() for _ in range(20)])
+            await eventually(lambda: worker.health().unsettled > 2, what="the worker waits for what is written")
+            await pause(sql, 0.1)
+            assert len(journal.jobs) < 20
+        for job in handles:
+            await job.result(timeout=20)
+
+
 async def test_jobs_end_once_whatever_connections_are_killed(jobs, journal, sql):
     @jobs.task(name="t")
     async def task() -> None:
