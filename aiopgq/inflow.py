@@ -54,16 +54,19 @@ class Inflow:
 
         return part
 
+    @property
+    def is_pourable(self) -> bool:
+        """Whether the first part is full, and none of its calls has an id, a key or a connection."""
+        return len(self.taken) == PART and all(map(_is_plain, self.taken))
+
     def parts(self) -> Iterator[list[NewJob]]:
-        """Give the jobs of those taken, and of all that come.
+        """Give the jobs of the first part, and of all that come.
 
         Raises:
             Unpourable: A call has an id, a key or a connection, or comes slowly; or `failure` happened.
         """
         part: Sequence[Call[Any]] = self.taken
         while part:
-            if not all(_is_plain(call) for call in part):
-                raise Unpourable
             yield [call.job for call in part]
             part = self._next()
 
@@ -75,7 +78,7 @@ class Inflow:
             # The caller's own, so nobody below may take it for PostgreSQL's.
             self.failure = error
             raise Unpourable from error
-        if monotonic() - began > _SLOW:
+        if monotonic() - began > _SLOW or not all(map(_is_plain, part)):
             raise Unpourable
 
         return part

@@ -16,7 +16,7 @@ from aiopgq._words.unique import Standing
 from aiopgq.call import Call, common_connection
 from aiopgq.errors import ArgumentError
 from aiopgq.handle import Home, JobHandle
-from aiopgq.inflow import PART, Inflow, Unpourable
+from aiopgq.inflow import Inflow, Unpourable
 from aiopgq.middleware import Chain
 
 __all__ = ["Producer"]
@@ -77,7 +77,7 @@ class Producer:
         before: Attempt | None = None
         # What goes around an enqueue, and what looks for room, has to see all calls before the first is sent.
         apart = not self._bounded and not self._chain.around_enqueue
-        if apart and connection is None and len(inflow.taken) == PART:
+        if apart and connection is None and inflow.is_pourable:
             try:
                 before = await self._home.supply("enqueue jobs").pour(inflow.parts())
             except Unpourable:

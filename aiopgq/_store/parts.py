@@ -48,13 +48,15 @@ class Parts:
                     await under_way
                     under_way = await _sent(connection.fetch(sql, *columns))
                 await under_way
-            except asyncio.CancelledError:
-                under_way.cancel()
-                raise
             except Exception:
                 # A connection takes the next statement when the one before has its answer.
                 await asyncio.gather(under_way, return_exceptions=True)
                 await _roll_back(connection, block)
+                raise
+            except BaseException:
+                # Whoever is cancelled waits for nothing, and nobody may go on in this transaction.
+                under_way.cancel()
+                connection.terminate()
                 raise
             self.committing = True
             await block.commit()
