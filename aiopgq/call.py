@@ -18,7 +18,8 @@ __all__ = ["Call", "check_calls", "common_connection", "several"]
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Call(msgspec.Struct, Generic[R_co], eq=False):
+# A bulk makes thousands, of what lives as long as the App: the collector would look at them for nothing.
+class Call(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     """A call of a task, checked and encoded, not yet enqueued; made by `task.call(…)`."""
 
     home: object

@@ -5,7 +5,6 @@ from itertools import islice
 from typing import Any, Final
 
 from aiopgq._words.clock import monotonic
-from aiopgq._words.job import NewJob
 from aiopgq.call import Call, check_calls, several
 
 __all__ = ["PART", "Inflow", "Unpourable"]
@@ -59,15 +58,15 @@ class Inflow:
         """Whether the first part is full, and none of its calls has an id, a key or a connection."""
         return len(self.taken) == PART and all(map(_is_plain, self.taken))
 
-    def parts(self) -> Iterator[list[NewJob]]:
-        """Give the jobs of the first part, and of all that come.
+    def parts(self) -> Iterator[Sequence[Call[Any]]]:
+        """Give the first part, and all that come.
 
         Raises:
             Unpourable: A call has an id, a key or a connection, or comes slowly; or `failure` happened.
         """
-        part: Sequence[Call[Any]] = self.taken
+        part: Sequence[Call[Any]] = list(self.taken)
         while part:
-            yield [call.job for call in part]
+            yield part
             part = self._next()
 
     def _next(self) -> Sequence[Call[Any]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -78,17 +78,25 @@ class Producer:
         # What goes around an enqueue, and what looks for room, has to see all calls before the first is sent.
         apart = not self._bounded and not self._chain.around_enqueue
         if apart and connection is None and inflow.is_pourable:
+            handles: list[JobHandle[Any]] = []
             try:
-                before = await self._home.supply("enqueue jobs").pour(inflow.parts())
+                before = await self._home.supply("enqueue jobs").pour(self._handled(inflow.parts(), handles))
             except Unpourable:
                 if inflow.failure is not None:
                     raise inflow.failure from None
             else:
                 if before is None:
-                    return _poured(self._home, inflow.taken)
+                    _remember(inflow.taken)
+                    return handles
         inflow.take(None)
 
         return await self._whole(inflow.taken, connection, before)
+
+    def _handled(self, parts: Iterable[Sequence[Call[Any]]], handles: list[JobHandle[Any]]) -> Iterator[list[NewJob]]:
+        """Give the jobs of calls; make the handles of each part while it is being written."""
+        for part in parts:
+            yield [call.job for call in part]
+            handles += [JobHandle(self._home, call.job.id, call.definition.codec) for call in part]
 
     async def _whole(self, calls: Sequence[Call[Any]], connection: Any, before: Attempt | None) -> list[JobHandle[Any]]:
         connection = common_connection(calls, connection)
@@ -186,11 +194,6 @@ def _remember(calls: Iterable[Call[Any]]) -> None:
     """Let whoever enqueues the same calls again, after a lost answer say, get the same jobs."""
     for call in calls:
         call.once = True
-
-
-def _poured(home: Home, calls: Sequence[Call[Any]]) -> list[JobHandle[Any]]:
-    _remember(calls)
-    return [JobHandle(home, call.job.id, call.definition.codec) for call in calls]
 
 
 def _handle(home: Home, call: Call[Any], standing: Standing, connection: Any) -> JobHandle[Any]:

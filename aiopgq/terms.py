@@ -36,11 +36,22 @@ class Terms:
         ArgumentError: A key for the limit of a task that has none.
     """
 
-    __slots__ = ("_behind", "_chosen", "_definition", "_home", "_id", "_queue", "_restraint", "_unique")
+    __slots__ = (
+        "_behind",
+        "_chosen",
+        "_definition",
+        "_home",
+        "_id",
+        "_max_args_bytes",
+        "_queue",
+        "_restraint",
+        "_unique",
+    )
 
     def __init__(self, home: TermsHome, definition: TaskDefinition, chosen: JobOptions) -> None:
         timeout = chosen.timeout
         self._home = home
+        self._max_args_bytes = home.max_args_bytes
         self._definition = definition
         self._chosen = chosen
         self._id: UUID | None = chosen.id
@@ -67,7 +78,7 @@ class Terms:
             ArgumentError: The call does not fit the task.
         """
         definition = self._definition
-        encoded = definition.codec.encode(args, kwargs, self._home.max_args_bytes)
+        encoded = definition.codec.encode(args, kwargs, self._max_args_bytes)
         job = NewJob(self._id or uuid7(), self._queue, definition.name, encoded, *self._behind)
         if self._restraint is not None:
             job.limit_key, job.order_key = self._restraint.keys(definition.name, self._chosen.limit, args, kwargs)

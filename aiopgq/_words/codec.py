@@ -116,9 +116,10 @@ class Codec:
             raw = hooks.encode(bound)
         except Exception:  # noqa: BLE001  # a surrogate or an endless integer: the checked way says which
             return self._encode_checked(plan, bound, limit)
-        if len(raw) > limit or b"\\u0000" in raw:
+        text = raw.decode()
+        if len(raw) > limit or "\\u0000" in text:
             return self._encode_checked(plan, bound, limit)
-        return raw.decode()
+        return text
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn stored text into the arguments of the call.
