@@ -99,14 +99,14 @@ _PROGRAMS: Final = [
         _enqueue,
         "",
     ),
-    Program(f"{_CALLERS} callers", _CALLERS, 1, {f"pool of {_POOL}, an INSERT a call": _pool}, _enqueue, ">= 4.00"),
+    Program(f"{_CALLERS} callers", _CALLERS, 1, {f"pool of {_POOL}, an INSERT a call": _pool}, _enqueue, ">= 5.00"),
     Program(
         f"bulk of {_BULK:,}",
         1,
         _BULK,
         {"SQL function": lambda dsn: _function(dsn, _BULK), "plain INSERT": lambda dsn: _plain(dsn, _BULK)},
         _enqueue_many,
-        ">= 0.60",
+        ">= 0.80",
     ),
 ]
 
