@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -71,7 +71,7 @@ class Migration:
 
     number: int
     name: str
-    sql: str
+    sql: str = field(repr=False)
     checksum: str
     phase: Literal["before", "after"]
     oldest_code: int
