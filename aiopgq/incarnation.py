@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import socket
-from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -188,7 +187,7 @@ class Incarnation:
                     await self._workshop.settled(_LAST_SETTLEMENTS)
                     sweep = True
                 else:
-                    await self.sleeper.rest(partial(self._look, sweep=True))
+                    await self.sleeper.rest(self._look_in_rest)
                     sweep = True
                 patience.worked()
             except StoreError as error:
@@ -222,6 +221,10 @@ class Incarnation:
                 if retire:
                     await Workers(self._line).retire(self.identity.id)
         await self._line.close()
+
+    async def _look_in_rest(self) -> bool:
+        # A look takes the nudge that the last run has given, by which a burst knows its end.
+        return (self._manners.burst and not self._workshop.unfinished) or await self._look(sweep=True)
 
     async def _look(self, *, sweep: bool) -> bool:
         """Claim for every group of queues with room; True if there was work, no room for it, or no time."""

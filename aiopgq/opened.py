@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -108,6 +109,7 @@ class Opened:
         self.database = database
         self._loop = asyncio.get_running_loop()
         self._inserting: set[asyncio.Future[Any]] = set()
+        self._pouring = asyncio.Semaphore(_LINES // 2)
         self.lines = Lines(database.connect, "app", _LINES)
         self._enqueueing = Line(database.connect, "enqueue", timer=DEADLINE)
         self.jobs = Jobs(self.lines)
@@ -160,15 +162,22 @@ class Opened:
         if here is not self._loop:
             raise WrongLoop
 
-    async def pour(self, parts: Iterable[Sequence[NewJob]]) -> Attempt | None:
-        """Insert jobs as they are made, in one transaction; closing waits for it. See `aiopgq._flow.enqueue.pour`."""
-        pouring = self._loop.create_future()
-        self._inserting.add(pouring)
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Let closing wait for what is done inside."""
+        done = self._loop.create_future()
+        self._inserting.add(done)
         try:
-            return await pour(self.lines, parts)
+            yield
         finally:
-            self._inserting.discard(pouring)
-            pouring.set_result(None)
+            self._inserting.discard(done)
+            done.set_result(None)
+
+    async def pour(self, parts: Iterable[Sequence[NewJob]]) -> Attempt | None:
+        """Insert jobs as they are made, in one transaction. See `aiopgq._flow.enqueue.pour`."""
+        # However long it takes, others find a line that is free.
+        async with self._pouring:
+            return await pour(self.lines, parts)
 
     async def insert(
         self, batch: Sequence[NewJob], *, once: bool, keep: bool, before: Attempt | None = None

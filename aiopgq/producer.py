@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ class Supply(Protocol):
 
     @property
     def batcher(self) -> Batcher: ...
+
+    def busy(self) -> AbstractContextManager[None]: ...
 
     async def pour(self, parts: Iterable[Sequence[NewJob]]) -> Attempt | None: ...
 
@@ -74,31 +77,45 @@ class Producer:
         """
         inflow = Inflow(self._home, calls)
         inflow.take()
-        before: Attempt | None = None
         # What goes around an enqueue, and what looks for room, has to see all calls before the first is sent.
         apart = not self._bounded and not self._chain.around_enqueue
         if apart and connection is None and inflow.is_pourable:
-            handles: list[JobHandle[Any]] = []
-            try:
-                before = await self._home.supply("enqueue jobs").pour(self._handled(inflow.parts(), handles))
-            except Unpourable:
-                if inflow.failure is not None:
-                    raise inflow.failure from None
-            else:
-                if before is None:
-                    _remember(inflow.taken)
-                    return handles
+            supply = self._home.supply("enqueue jobs")
+            with supply.busy():
+                return await self._pour(inflow, supply)
         inflow.take(None)
 
-        return await self._whole(inflow.taken, connection, before)
+        return await self._whole(inflow.taken, connection)
 
-    def _handled(self, parts: Iterable[Sequence[Call[Any]]], handles: list[JobHandle[Any]]) -> Iterator[list[NewJob]]:
+    async def _pour(self, inflow: Inflow, supply: Supply) -> list[JobHandle[Any]]:
+        """Enqueue calls part by part; if they cannot go so, all at once."""
+        handles: list[JobHandle[Any]] = []
+        before: Attempt | None = None
+        with suppress(Unpourable):
+            before = await supply.pour(self._jobs(inflow, handles))
+            if before is None:
+                return handles
+        if inflow.failure is not None:
+            raise inflow.failure
+        if before is not None and before.maybe_committed:
+            # Remembered by this very enqueue: whoever gets them is not told that they existed.
+            for call in inflow.taken:
+                call.once = False
+        inflow.take(None)
+
+        return await self._whole(inflow.taken, None, supply, before)
+
+    def _jobs(self, inflow: Inflow, handles: list[JobHandle[Any]]) -> Iterator[list[NewJob]]:
         """Give the jobs of calls; make the handles of each part while it is being written."""
-        for part in parts:
+        for part in inflow.parts():
             yield [call.job for call in part]
             handles += [JobHandle(self._home, call.job.id, call.definition.codec) for call in part]
+        # From here on they may be committed.
+        _remember(inflow.taken)
 
-    async def _whole(self, calls: Sequence[Call[Any]], connection: Any, before: Attempt | None) -> list[JobHandle[Any]]:
+    async def _whole(
+        self, calls: Sequence[Call[Any]], connection: Any, supply: Supply | None = None, before: Attempt | None = None
+    ) -> list[JobHandle[Any]]:
         connection = common_connection(calls, connection)
         if not calls:
             return []
@@ -108,13 +125,13 @@ class Producer:
             if debounces and job.delay is None and job.run_at is None:
                 raise ArgumentError(job.task, "unique", "debounce needs to know the delay; write options(delay=…).")
 
-        return await self._chain.enqueue(calls, partial(self._insert, calls, connection, before))
+        return await self._chain.enqueue(calls, partial(self._insert, calls, connection, supply, before))
 
     async def _insert(
-        self, calls: Sequence[Call[Any]], connection: Any, before: Attempt | None = None
+        self, calls: Sequence[Call[Any]], connection: Any, supply: Supply | None = None, before: Attempt | None = None
     ) -> list[JobHandle[Any]]:
         home = self._home
-        if connection is None:
+        if connection is None and supply is None:
             home.supply("enqueue jobs")
         dropped = await self._dropped(calls, connection) if self._bounded else set()
         batch = [call.job for number, call in enumerate(calls) if number not in dropped]
@@ -125,8 +142,9 @@ class Producer:
         elif connection is not None:
             standings = await enqueue_foreign(connection, home.schema, batch, once=once)
         else:
-            supply = home.supply("enqueue jobs")
-            standings = await supply.insert(batch, once=once, keep=home.keeps_results, before=before)
+            standings = await (supply or home.supply("enqueue jobs")).insert(
+                batch, once=once, keep=home.keeps_results, before=before
+            )
         standing = iter(standings)
 
         return [

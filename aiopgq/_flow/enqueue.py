@@ -160,10 +160,10 @@ def _answer(batch: Sequence[_Call], verdict: Callable[[_Call], Exception | None]
 
 
 class Attempt(NamedTuple):
-    """A try at a batch that failed: when it began, and whether it may be committed all the same."""
+    """A try at a batch that failed: for how many seconds PostgreSQL was silent, and whether it may be committed."""
 
-    began: float
-    maybe_committed: bool
+    silence: float = 0.0
+    maybe_committed: bool = False
 
 
 async def pour(lines: Lines, parts: Iterable[Sequence[NewJob]]) -> Attempt | None:
@@ -176,22 +176,28 @@ async def pour(lines: Lines, parts: Iterable[Sequence[NewJob]]) -> Attempt | Non
     Returns:
         None when all are committed; otherwise what `insert` has to know to go on.
     """
-    began = monotonic()
     writing = Parts(lines)
     try:
         async with asyncio.timeout(DEADLINE) as silence:
             await writing.write(_paced(parts, silence))
-    except (StoreError, TimeoutError) as error:
-        unanswered = isinstance(error, StoreUnavailable | TimeoutError)
-        return Attempt(began, unanswered and writing.committing)
+    except TimeoutError:
+        return Attempt(DEADLINE, writing.committing)
+    except StoreError as error:
+        return Attempt(0.0, writing.committing and isinstance(error, StoreUnavailable))
 
     return None
 
 
 def _paced(parts: Iterable[Sequence[NewJob]], silence: asyncio.Timeout) -> Iterator[Sequence[NewJob]]:
-    """Give PostgreSQL its time anew for each part."""
-    for part in parts:
-        silence.reschedule(asyncio.get_running_loop().time() + DEADLINE)
+    """Give PostgreSQL its time anew for each part, however long that took to make, and for the end."""
+    coming = iter(parts)
+    while True:
+        try:
+            part = next(coming, None)
+        finally:
+            silence.reschedule(asyncio.get_running_loop().time() + DEADLINE)
+        if part is None:
+            return
         yield part
 
 
@@ -214,8 +220,8 @@ async def insert(
         EnqueueUnknown: The commit's answer was lost and finished jobs are not kept.
     """
     keyed = any(job.unique is not None for job in batch)
-    before = before or Attempt(monotonic(), maybe_committed=False)
-    deadline = before.began + DEADLINE + len(batch) / _SLOWEST
+    before = before or Attempt()
+    deadline = monotonic() + DEADLINE - before.silence + len(batch) / _SLOWEST
     maybe_committed = before.maybe_committed
     if maybe_committed and not keep:
         raise EnqueueUnknown(batch[0].id)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 from uuid import uuid4
 
 import asyncpg
@@ -446,3 +447,124 @@ async def test_closing_the_app_waits_for_them(dsn, sql):
 
     assert len(await pouring) == MANY
     assert len(await numbers(sql)) == MANY
+
+
+# What somebody found who tried to break it.
+
+
+@pytest.fixture
+def slow_commits(monkeypatch):
+    """Each COMMIT is done, and then its answer does not come."""
+    commit = Transaction.commit
+    done, never = asyncio.Event(), asyncio.Event()
+
+    async def commit_and_hang(self):
+        await commit(self)
+        done.set()
+        await never.wait()
+
+    monkeypatch.setattr(Transaction, "commit", commit_and_hang)
+    return done
+
+
+async def test_whoever_was_cancelled_while_they_were_committed_repeats_them_safely(
+    jobs, count, sql, slow_commits, monkeypatch
+):
+    calls = [count.call(number) for number in range(MANY)]
+    enqueueing = asyncio.create_task(jobs.enqueue_many(calls))
+    await slow_commits.wait()
+    enqueueing.cancel()
+    await asyncio.wait([enqueueing])
+    monkeypatch.undo()
+    again = await jobs.enqueue_many(calls)
+
+    assert enqueueing.cancelled()
+    assert all(job.existing for job in again)
+    assert await numbers(sql) == list(range(MANY))
+
+
+async def test_what_making_them_raises_is_raised_even_if_the_server_does_not_answer(proxy, sql, monkeypatch):
+    monkeypatch.setattr(flow, "DEADLINE", 1.0)
+
+    def calls():
+        for number in range(20_000):
+            yield far.task_named("count").call(number)
+        proxy.black_hole = True
+        raise ValueError("mine")
+
+    async with app_on(proxy.dsn) as far:
+        with pytest.raises(ValueError, match="mine"):
+            await far.enqueue_many(calls())
+        proxy.black_hole = False
+
+    assert await numbers(sql) == []
+
+
+@pytest.mark.parametrize("trouble", ["an id", "a slow call", "a cut", "a lost commit"])
+async def test_closing_the_app_waits_for_them_whatever_way_they_go(proxy, sql, monkeypatch, request, trouble):
+    if trouble == "a slow call":
+        monkeypatch.setattr(inflow, "_SLOW", -1)
+    if trouble == "a lost commit":
+        request.getfixturevalue("lost_commits")
+    jobs = app_on(proxy.dsn)
+    task = jobs.task_named("count")
+    async with jobs:
+        begun = asyncio.Event()
+
+        def calls():
+            for number in range(MANY):
+                if number == PART:
+                    begun.set()
+                if number == 3 * PART and trouble == "a cut":
+                    proxy.cut()
+                chosen = task.options(id=uuid4()) if number == MANY - 1 and trouble == "an id" else task
+                yield chosen.call(number)
+
+        pouring = asyncio.create_task(jobs.enqueue_many(calls()))
+        await begun.wait()
+        if trouble == "a lost commit":
+            await eventually(lambda: proxy.refusing, what="the answer is lost")
+            proxy.refusing = False
+
+    handles = await pouring
+    assert not any(job.existing for job in handles)
+    assert sorted(await numbers(sql)) == list(range(MANY))
+
+
+def work(seconds):
+    """Keep the loop from all else, as somebody does who computes between two calls."""
+    threading.Event().wait(seconds)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_the_time_it_takes_to_make_them_is_not_the_time_postgresql_has(proxy, sql, monkeypatch, cut):
+    monkeypatch.setattr(flow, "DEADLINE", 1.0)
+
+    def calls():
+        for number in range(MANY):
+            if number == 2 * PART and cut:
+                proxy.cut()
+            if number == 2 * PART + 1:
+                work(1.5)
+            yield far.task_named("count").call(number)
+
+    async with app_on(proxy.dsn) as far:
+        await far.enqueue_many(calls())
+
+    assert await numbers(sql) == list(range(MANY))
+
+
+async def test_to_wait_for_others_who_pour_is_not_to_wait_for_postgresql(jobs, count, sql, monkeypatch):
+    monkeypatch.setattr(flow, "DEADLINE", 1.0)
+
+    def calls(first):
+        for number in range(10 * PART):
+            if number % PART == 0:
+                work(0.05)
+            yield count.call(first + number)
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(0, 50 * PART, 10 * PART):
+            group.create_task(jobs.enqueue_many(calls(first)))
+
+    assert sorted(await numbers(sql)) == list(range(50 * PART))

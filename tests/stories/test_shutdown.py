@@ -596,3 +596,13 @@ async def test_a_worker_that_dies_of_a_bug_lets_its_jobs_finish_and_says_so(jobs
     assert caught.group_contains(ZeroDivisionError)
     assert "the worker has died" in caplog.text
     assert await statuses(sql) == {("completed", 1): 1, ("pending", 0): 1}
+
+
+async def test_a_burst_with_many_slots_ends_when_its_jobs_have(jobs):
+    @jobs.task(name="t")
+    async def task() -> None: ...
+
+    async with jobs, asyncio.timeout(60):
+        for _ in range(3):
+            await jobs.enqueue_many(task.call() for _ in range(3000))
+            await jobs.worker(concurrency=1000, burst=True, poll_interval=300, job_log=False).run()
