@@ -1,4 +1,4 @@
-"""The calls that `enqueue_many` was given, read part by part: a thousand take as long to make as to write."""
+"""The calls that `enqueue_many` was given, read part by part: the next are made while those before are written."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

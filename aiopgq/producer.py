@@ -1,4 +1,4 @@
-"""What an App does with calls: through the batcher or in one statement, if their queues have room."""
+"""What an App does with calls: through the batcher, part by part or in one statement, if their queues have room."""
 
 import asyncio
 from collections import Counter
